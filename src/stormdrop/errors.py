@@ -4,6 +4,7 @@ A failed candidate is no exception: it is a `Measurement` whose status is not OK
 
 StormdropError
 ├── InputError             the user's input is wrong: the command line prints the message and exits with 2
+│   ├── OptionError        an option that is out of its range, or options that contradict each other
 │   ├── OperatorError      an unknown operator, or a missing or bad argument of one
 │   ├── ModelError         an ONNX model that cannot be read, imported or compiled
 │   ├── TargetError        a target that is unknown, or that this machine does not have
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class StormdropError(Exception):
@@ -31,6 +32,36 @@ class StormdropError(Exception):
 
 class InputError(StormdropError):
     """The user's input is wrong. The message is one line that says what is wrong and what would be right."""
+
+
+class OptionError(InputError):
+    """An option that is out of its range, or options that contradict each other.
+
+    Whoever checks an option need not know whether it was an argument of a function or of the command line.
+
+    Args:
+        rule: What is wrong and what would be right, with the names of the options in braces.
+        values: The values of these options; True for one that is shown by its name alone.
+
+    Example:
+        >>> error = OptionError("{max_trials} must be 1 or more", {"max_trials": 0})
+        >>> str(error), error.on_command_line()
+        ('max_trials=0 must be 1 or more', '--max-trials 0: must be 1 or more')
+    """
+
+    def __init__(self, rule: str, values: Mapping[str, object]) -> None:
+        super().__init__(rule, values)
+        self._rule, self._values = rule, values
+
+    def __str__(self) -> str:
+        shown = {name: name if value is True else f"{name}={quoted(value)}" for name, value in self._values.items()}
+        return self._rule.format(**shown)
+
+    def on_command_line(self) -> str:
+        """The message, with the options as they are written on the command line."""
+        options = {name: f"--{name.replace('_', '-')}" for name in self._values}
+        shown = {name: options[name] + ("" if value is True else f" {value}:") for name, value in self._values.items()}
+        return self._rule.format(**shown)
 
 
 class OperatorError(InputError):

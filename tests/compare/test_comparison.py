@@ -171,9 +171,9 @@ def test_ctrl_c_keeps_the_seeds_that_all_searches_finished() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seeds": 0}, "seeds 0: must be 1 or more"),
-        ({"trials": 0}, "trials 0: must be 1 or more"),
-        ({"jobs": 0}, "jobs 0: must be 1 or more"),
+        ({"seeds": 0}, "seeds=0 must be 1 or more"),
+        ({"trials": 0}, "trials=0 must be 1 or more"),
+        ({"jobs": 0}, "jobs=0 must be 1 or more"),
     ],
 )
 def test_bad_settings(settings: dict[str, int], message: str) -> None:

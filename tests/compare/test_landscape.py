@@ -107,5 +107,5 @@ def test_bad_planes(knobs: tuple[str, ...], fixed: dict[str, str], message: str)
 
 
 def test_no_trials() -> None:
-    with pytest.raises(InputError, match="trials 0: must be 1 or more"):
+    with pytest.raises(InputError, match="trials=0 must be 1 or more"):
         draw("tile", "unroll", trials=0)

@@ -30,7 +30,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ..errors import InputError, StormdropError, UnsupportedFunction, without_passwords
+from ..errors import InputError, OptionError, StormdropError, UnsupportedFunction, without_passwords
 from . import signals, streams
 
 
@@ -71,6 +71,8 @@ def _run(arguments: Sequence[str], started: float) -> int:
         code = app.run(arguments, started)
         sys.stdout.flush()
         return code
+    except OptionError as error:
+        return _complain(error.on_command_line(), 2)
     except (InputError, UnsupportedFunction) as error:  # no sketch takes what the user named
         return _complain(str(error), 2)
     except StormdropError as error:

@@ -360,12 +360,6 @@ def _each_shape(word: str) -> Iterator[tuple[str, str]]:
         position = match.end()
 
 
-def not_negative_seed(seed: int) -> None:
-    """Raise `InputError` for a negative seed."""
-    if seed < 0:
-        raise InputError(f"--seed {seed}: must be 0 or more")
-
-
 def one_size(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """As `shapes`, for a command that takes one size only. Raises `InputError` for several."""
     given = shapes(words)
@@ -413,11 +407,6 @@ def tune_options(
         InputError: a number is out of its range, two options contradict each other, or the search, one of its options
             or its preset is unknown.
     """
-    if trials is not None and trials < 1:
-        raise InputError(f"--trials {trials}: must be 1 or more")
-    not_negative_seed(seed)
-    if resume and fresh:
-        raise InputError("--resume and --fresh contradict each other: continue an earlier run, or ignore all records")
     name, search_options = parse_search(search)
     return TuneOptions(
         search=name,

@@ -30,6 +30,7 @@ from ..measure.replay import Recording
 from ..report.summary import WITHIN, comparison_document, name_of_optimum
 from ..space import Space
 from ..trial import Candidate
+from ..tuning.options import whole_number
 from ..tuning.result import Progress
 from ..tuning.trace import Trace
 from .grounds import Ground, Limits, MachineGround, Optimum, RecordedGround, Times
@@ -158,8 +159,7 @@ def compare(
         MeasureError: nothing can be measured.
     """
     for name, value in (("seeds", seeds), ("trials", trials), ("jobs", jobs)):
-        if value < 1:
-            raise InputError(f"{name} {value}: must be 1 or more")
+        whole_number(name, value, 1)
     if not searches:
         raise InputError("no search to compare")
     limits = Limits(trials, time, exact)

@@ -18,6 +18,7 @@ from ..errors import InputError, SpaceError, hint
 from ..measure.replay import Recorded, Recording
 from ..space import Constraint, Coords, Knob, Space, Value
 from ..trial import Candidate, Request, Status
+from ..tuning.options import whole_number
 from ..tuning.request import BATCH
 from ..tuning.result import Progress
 from ..tuning.trace import Trace
@@ -128,8 +129,8 @@ def landscape(
         UnsupportedFunction: no sketch takes the operator.
         MeasureError: nothing can be measured.
     """
-    if trials < 1:
-        raise InputError(f"trials {trials}: must be 1 or more")
+    whole_number("trials", trials, 1)
+    whole_number("seed", seed, 0)
     if len(knobs) != 2 or knobs[0] == knobs[1]:
         raise InputError(f"knobs {','.join(knobs)}: a landscape has two different knobs")
     suspect = 0

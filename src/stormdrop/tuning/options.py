@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, quoted
+from ..errors import InputError, OptionError, quoted
 from .duration import seconds_of
 
 if TYPE_CHECKING:
@@ -68,23 +68,18 @@ class TuneOptions:
         if not isinstance(self.search, str):
             raise InputError(f"search={quoted(self.search)} must be the name of a search")
         if self.trials is not None:
-            object.__setattr__(self, "trials", _whole("trials", self.trials))
-        object.__setattr__(self, "seed", _whole("seed", self.seed))
-        if self.trials is not None and self.trials < 1:
-            raise InputError(f"trials={self.trials} must be 1 or more")
-        if self.seed < 0:
-            raise InputError(f"seed={self.seed} must be 0 or more")
+            object.__setattr__(self, "trials", whole_number("trials", self.trials, 1))
+        object.__setattr__(self, "seed", whole_number("seed", self.seed, 0))
         if self.resume and self.fresh:
-            raise InputError(
-                "resume and fresh exclude each other: continue a session, or tune as if nothing were known"
-            )
+            rule = "{resume} and {fresh} exclude each other: continue a session, or tune as if nothing were known"
+            raise OptionError(rule, {"resume": True, "fresh": True})
         if self.precision not in PRECISIONS:
             raise InputError(
                 f"precision {quoted(self.precision)}: must be {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}"
             )
         max_error: Any = self.max_error
         if max_error is not None and not (isinstance(max_error, Real) and 0 <= float(max_error) < 1):
-            raise InputError(f"max_error={quoted(max_error)} must be from 0 to less than 1")
+            raise OptionError("{max_error} must be from 0 to less than 1", {"max_error": max_error})
 
     @classmethod
     def of(
@@ -100,9 +95,21 @@ class TuneOptions:
         return default if self.trials is None and self.seconds is None else self.seconds
 
 
-def _whole(name: str, value: Any) -> int:
-    """A whole number, for instance NumPy's, as Python's. Raises `InputError` if it is none."""
+def whole_number(name: str, value: Any, least: int) -> int:
+    """The value of an option that is a whole number, for instance NumPy's, as Python's.
+
+    Args:
+        name: The name of the option.
+        value: Its value.
+        least: The smallest number that it may be.
+
+    Raises:
+        OptionError: It is no whole number, or too small.
+    """
     try:
-        return int(operator.index(value))
+        number = int(operator.index(value))
     except TypeError:
-        raise InputError(f"{name}={quoted(value)} must be a whole number") from None
+        raise OptionError(f"{{{name}}} must be a whole number", {name: value}) from None
+    if number < least:
+        raise OptionError(f"{{{name}}} must be {least} or more", {name: number})
+    return number

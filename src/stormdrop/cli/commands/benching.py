@@ -11,7 +11,7 @@ import typer
 
 from ...errors import OperatorError
 from ...measure.timing import MOST_ROUNDS
-from ...tuning.options import FLOAT32
+from ...tuning.options import FLOAT32, whole_number
 from .. import completion, options, output
 from ..options import DatabaseOption, JsonOption, PrecisionOption, SeedOption, ShapeOption, TargetOption
 from ..progress import Reporter
@@ -52,7 +52,7 @@ def bench(
     """Time an operator or a model beside its peers; tune it first if it has not been tuned."""
     values, shapes = options.arguments(arguments or ()), options.one_size(shape or ())
     options.not_empty(target, "--target", "cpu")
-    options.not_negative_seed(seed)
+    whole_number("seed", seed, 0)
     check_page(report, "--report")
     names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
     with output.stdout_for_json(as_json):

@@ -64,8 +64,6 @@ def compare(
     as_json: JsonOption = False,
 ) -> int:
     """Compare searches side by side, on an operator or on recorded spaces."""
-    for name, value in (("--seeds", seeds), ("--trials", trials), ("--jobs", jobs)):
-        _at_least_one(name, value)
     budget = options.duration(time)
     check_page(report, "--report")
     folder = None if out is None else _folder(out)
@@ -127,8 +125,6 @@ def landscape(
     as_json: JsonOption = False,
 ) -> int:
     """Draw the times over two knobs of a space, and the path of a search on this plane."""
-    _at_least_one("--trials", trials)
-    options.not_negative_seed(seed)
     if out.suffix != ".png":
         raise InputError(f"--out {out}: must end in .png")
     options.writable_file(out, "--out")
@@ -254,11 +250,6 @@ def _is_source(word: str) -> bool:
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise InputError(f"{name} {value}: must be 1 or more")
 
 
 def _folder(path: Path) -> Path:

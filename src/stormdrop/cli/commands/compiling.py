@@ -50,7 +50,6 @@ def compile_(
     A kernel that was tuned before gets the schedule that its tuning found. All others get their default schedules.
     """
     options.onnx_file(model)
-    options.not_negative_seed(seed)
     compile_options = TuneOptions(seed=seed, fresh=fresh, precision=precision, max_error=max_error)
     options.not_empty(target, "--target", "cpu")
     shapes, values = options.shapes(shape or ()), options.values(value or ())

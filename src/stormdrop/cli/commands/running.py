@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import InputError, MeasureError
+from ...tuning.options import whole_number
 from .. import arrays, options, output
 from ..options import JsonOption, SeedOption, SizeOption
 
@@ -64,7 +65,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run a tuned model. This runs code of its folder: run what you trust, or give its digest."""
-    options.not_negative_seed(seed)
+    whole_number("seed", seed, 0)
     size = options.one_size(shape or ())
     if size and inputs is not None:
         raise InputError("--shape: the file of --input says which size runs; leave --shape out")
