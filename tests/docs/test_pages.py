@@ -12,6 +12,7 @@ from small_budgets import run_page
 from small_network import save_small_network
 
 ELSEWHERE = {
+    "docs/explanation/one-schedule.md": "test_schedule_page.py",
     "docs/how-to/add-a-search.md": "test_guides.py",
     "docs/how-to/add-a-sketch.md": "test_guides.py",
     "docs/how-to/emulate-an-arm-board.md": "tests/testing/test_arm_board.py",
