@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 import stormdrop
@@ -348,6 +349,10 @@ def test_a_public_function_is_not_hidden_by_its_module() -> None:
         "assert all(isinstance(each, FunctionType) for each in (sd.tune, sd.minimize, sd.bench))"
     )
     assert "stormdrop" in loaded_by(program)  # the process did not fail
+
+
+def test_the_package_is_pickled_by_its_name() -> None:
+    assert cloudpickle.loads(cloudpickle.dumps(stormdrop)) is stormdrop, "a sketch in a script may name the package"
 
 
 def test_an_unknown_public_name_is_an_attribute_error() -> None:
