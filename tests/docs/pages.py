@@ -13,7 +13,8 @@ DOCS = ROOT / "docs"
 AVAILABLE = (DOCS / "index.md").is_file()
 """False if the package is installed without its repository."""
 
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "benchmarks" / "README.md"]) if AVAILABLE else []
+_READMES = [ROOT / folder / "README.md" for folder in ("benchmarks", "examples")]
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *_READMES]) if AVAILABLE else []
 
 _FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 

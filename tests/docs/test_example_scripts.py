@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -29,7 +30,7 @@ def example(name: str, *words: str, **environment: str) -> subprocess.CompletedP
         [sys.executable, str(EXAMPLES / name), *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         env={**os.environ, "PYTHONPATH": path, **environment},
     )
@@ -42,6 +43,49 @@ def test_c_flags() -> None:
     assert re.search(r"^default +\d+\.\d+ ms +-O2 -DBI=64 -DBJ=64 -DBK=64$", done.stdout, re.MULTILINE)
     assert re.search(r"^best +\d+\.\d+ ms +\d+\.\d+ to \d+\.\d+ ms +-O\d .*-DBI=\d+", done.stdout, re.MULTILINE)
     assert "5 configurations, 0 failed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("own_operator.py", r"us with \w+: \{.*\nequal to NumPy's result"),
+        ("own_sketch.py", r"us with \{'lanes': \d+\}"),
+        ("own_search.py", r"^41 of 100 candidates measured, the fastest: \{'rows': 16, 'columns': 64\}"),
+        ("tuned_callable.py", r"^8 trials, the fastest: \{'block': \d+\}"),
+        ("saved_model.py", r"^the loaded model computes what the saved one did, 16 rows of 10 numbers"),
+    ],
+)
+def test_the_gallery(name: str, says: str) -> None:
+    done = example(name)
+    assert done.returncode == 0, done.stderr
+    assert re.search(says, done.stdout)
+
+
+def test_a_local_fleet() -> None:
+    pytest.importorskip("ray", reason="a fleet needs Ray")
+    done = example("local_fleet.py")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^6 trials on the fleet, the fastest: \{", done.stdout)
+
+
+def test_a_local_fleet_without_ray() -> None:
+    if importlib.util.find_spec("ray") is not None:
+        pytest.skip("Ray is installed")
+    done = example("local_fleet.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "local_fleet: Ray is not installed, so there is nothing to show: pip install 'stormdrop[ray]'"
+    ]
+
+
+def test_every_program_is_in_the_index_and_tested() -> None:
+    index, tests = (EXAMPLES / "README.md").read_text(), Path(__file__).read_text()
+    for program in EXAMPLES.glob("*.py"):
+        assert f"({program.name})" in index
+        assert program.name in tests or program.name == "demo.py", "demo.py takes minutes"
+    short = [program for program in EXAMPLES.glob("*.py") if program.stem not in {"demo", "c_flags"}]
+    assert len(short) == 6
+    assert all(len(program.read_text().splitlines()) < 60 for program in short)
 
 
 def test_c_flags_without_a_compiler(tmp_path: Path) -> None:
