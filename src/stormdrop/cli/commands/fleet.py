@@ -27,9 +27,7 @@ FleetOption = Annotated[
 
 
 @contextlib.contextmanager
-def leased_fleet(
-    address: str | None, device: str | None, target: str | None, place: str = ""
-) -> Iterator[Fleet | None]:
+def leased_fleet(address: str | None, device: str | None, target: str | None) -> Iterator[Fleet | None]:
     """The machines of `--fleet` for the time of a command; None without this option.
 
     Args:
