@@ -25,7 +25,7 @@ ptxas info    : Used 255 registers, 368 bytes cmem[0]
 
 
 @T.prim_func(s_tir=True)
-def two_kernels(x: T.Buffer((6, 64), "float32"), y: T.Buffer((6, 64), "float32"), z: T.Buffer((4, 96), "float32")):
+def two_kernels(x: T.Buffer((6, 64), "float32"), y: T.Buffer((6, 64), "float32"), z: T.Buffer((4, 96), "float32")):  # type: ignore[no-untyped-def, valid-type]
     T.func_attr({"tirx.noalias": True})
     for row in T.thread_binding(6, thread="blockIdx.x"):
         for column in T.thread_binding(64, thread="threadIdx.x"):

@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm.script import tirx as T
 
 from stand_ins.assembly import assembly
+from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel, compile_kernel
 from stormdrop.ir.attributes import UNALIGNED
@@ -75,7 +76,7 @@ def test_nan_passes_through_an_activation(act: str) -> None:
 def test_whole_vectors_are_stored_so_where_they_are_aligned(
     name: str, lanes: int, channels: int, aligned: bool
 ) -> None:
-    target = replace(Target.parse(name), l2=1, l3=1)
+    target = replace(cpu(name), l2=1, l3=1)
     workload = operators.depthwise_conv2d(n=1, h=8, w=8, ci=channels, kh=3, kw=3)
     (sketch, space), *_ = sketches_for(workload, target)
     config = {**space.config(space.origin), "columns": lanes, STORES: NON_TEMPORAL}
@@ -87,7 +88,7 @@ def test_whole_vectors_are_stored_so_where_they_are_aligned(
 
 
 @T.prim_func(s_tir=True)
-def rotated(x: T.Buffer((6, 32), "float32"), a: T.Buffer((6, 4), "float32"), y: T.Buffer((6, 32), "float32")):
+def rotated(x: T.Buffer((6, 32), "float32"), a: T.Buffer((6, 4), "float32"), y: T.Buffer((6, 32), "float32")):  # type: ignore[no-untyped-def, valid-type]
     for i in range(6):
         for chunk in T.unroll(2):
             for lane in T.vectorized(16):

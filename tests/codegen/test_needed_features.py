@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.bench.contender import ContenderSpec
 from stormdrop.bench.contender_process import ContenderProcess
@@ -19,8 +20,7 @@ from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.tiles.sketch import Tiles
 
-PLAIN = Target.parse("cpu/x86-64-v4")
-assert isinstance(PLAIN, Target)
+PLAIN = cpu("cpu/x86-64-v4")
 VNNI = replace(PLAIN, features=("avx512vnni",))
 
 
@@ -63,13 +63,14 @@ def test_each_process_that_compiles_a_kernel_may_use_tiles() -> None:
     workload = operators.dense(32, 32, 64, dtype="bfloat16")
     space = Tiles().space(workload, target)
     assert space is not None
+    inputs = workload.random_inputs(0)
     settings = {
         "workload": workload,
         "sketch": "tiles",
         "config": space.config(space.origin),
-        "inputs": workload.random_inputs(0),
+        "inputs": inputs,
     }
     spec = ContenderSpec("ours", "stormdrop.bench.peers.ours:TunedOperator", settings)
     with ContenderProcess(spec, 1) as contender:
         (found,) = contender.outputs()
-    np.testing.assert_array_equal(found, workload.reference(settings["inputs"])[0])
+    np.testing.assert_array_equal(found, workload.reference(inputs)[0])

@@ -66,7 +66,7 @@ def test_an_input_that_is_too_short_is_named() -> None:
     from tvm.script import tirx as T
 
     @T.prim_func(s_tir=True)
-    def shifted(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):  # type: ignore[no-untyped-def]
+    def shifted(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):  # type: ignore[no-untyped-def, valid-type]
         for i in T.thread_binding(64, thread="threadIdx.x"):
             with T.sblock("s"):
                 j = T.axis.spatial(64, i)

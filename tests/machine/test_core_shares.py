@@ -31,7 +31,7 @@ def _all_of(shares: CoreShares, most: int) -> int:
 
 
 def test_a_call_waits_until_a_core_is_free() -> None:
-    shares, order = CoreShares(2), []
+    shares, order = CoreShares(2), list[int]()
 
     def first(_: int) -> None:
         thread.start()
@@ -134,7 +134,7 @@ def _expect_all_are_free(shares: CoreShares) -> None:
 
 
 def test_a_call_waits_for_none_that_was_interrupted_before_it_could_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares, waits, taken = CoreShares(1), threading.Event(), []
+    shares, waits, taken = CoreShares(1), threading.Event(), list[int]()
     give, free = shares._give, shares._free
 
     def interrupted(_: object) -> None:

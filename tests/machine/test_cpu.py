@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from stand_ins.assembly import assembly
+from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
 from stormdrop.errors import TargetError
@@ -122,7 +123,7 @@ def test_another_machine_is_not_measured() -> None:
 @pytest.mark.compiles
 def test_the_a64fx_has_vectors_of_512_bits() -> None:
     """LLVM uses SVE for a vector of 16 float32 only if it knows that no vector is shorter."""
-    target = Target.parse("cpu/a64fx")
+    target = cpu("cpu/a64fx")
     assert (target.lanes, target.sve_bits, target.cores, target.kind) == (16, 512, 48, "llvm a64fx sve512")
     _, with_sve = origins("cpu/a64fx", "matmul")["register_blocked"]
     neon = replace(target, sve_bits=0)
@@ -137,7 +138,7 @@ def test_the_a64fx_has_vectors_of_512_bits() -> None:
 def test_the_cortex_a7_is_a_32_bit_processor_with_neon() -> None:
     """LLVM multiplies and adds apart for it, because its fused instruction is slow."""
     assert KNOWN_CPUS["cpu/cortex-a7"].triple.startswith("armv7")
-    text = text_of(Target.parse("cpu/cortex-a7"), "matmul")
+    text = text_of(cpu("cpu/cortex-a7"), "matmul")
     assert len(re.findall(r"\svmul\.f32\s+q\d+", text)) >= 4 and len(re.findall(r"\svadd\.f32\s+q\d+", text)) >= 4
 
 

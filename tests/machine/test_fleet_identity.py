@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 import time
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,10 @@ def test_machines_are_equal_if_everything_is() -> None:
     here = MachineIdentity(TARGET, "0a1b")
     assert here == pickle.loads(pickle.dumps(here))
     assert here.kind == "A CPU, 2 cores"
+    changes: tuple[dict[str, Any], ...] = ({"cores": 4}, {"l2": 1})
     for other in (
         MachineIdentity(TARGET, "ffff"),
-        *(MachineIdentity(dataclasses.replace(TARGET, **change), "0a1b") for change in ({"cores": 4}, {"l2": 1})),
+        *(MachineIdentity(dataclasses.replace(TARGET, **change), "0a1b") for change in changes),
     ):
         assert other != here
 

@@ -44,6 +44,7 @@ def _held(process: subprocess.Popen[str]) -> None:
 
 def _waits(process: subprocess.Popen[str]) -> None:
     """Returns once the process waits for the lock or for its gate; fails if it has the lock."""
+    assert process.stdout is not None
     while not is_waiting(process.pid):
         assert not select.select([process.stdout], [], [], 0.02)[0], "it has the lock, or it has ended"
 
@@ -278,6 +279,6 @@ def test_without_a_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -
     def fails() -> str:
         raise FileNotFoundError(2, "No usable temporary directory found")
 
-    monkeypatch.setattr(module.tempfile, "gettempdir", fails)
+    monkeypatch.setattr(module.tempfile, "gettempdir", fails)  # type: ignore[attr-defined]
     with pytest.raises(MeasureError, match=r"no folder for temporary files can be written: .*; let TMPDIR name one"):
         MachineLock()

@@ -14,7 +14,7 @@ from stormdrop.errors import MeasureError
 from stormdrop.machine.cpu import Target
 from stormdrop.machine.limits import kept_measurements
 from stormdrop.machine.limits import memory_rates as module
-from stormdrop.machine.limits.measuring import compile_function
+from stormdrop.machine.limits.measuring import compile_function, measured_in_child
 from stormdrop.machine.limits.memory_loops import chain_function, copy_function, read_function
 from stormdrop.machine.limits.memory_rates import (
     MemoryRates,
@@ -184,8 +184,8 @@ def test_this_machine_is_measured_in_sensible_units(monkeypatch: pytest.MonkeyPa
     here = Target.detect()
     # The largest array is four times as large as the caches: of hundreds of megabytes, it would be a gigabyte.
     second, third = here.cores * here.l2, min(here.l3s * here.l3, 32 << 20)
-    shape = {**module.shape_of(here), "l2s": second, "l3s": third}
-    rates = module.measured_in_child(
+    shape = {**module.shape_of(here), "l2s": second, "l3s": third}  # type: ignore[attr-defined]
+    rates = measured_in_child(
         "stormdrop.machine.limits.memory_loops:serve_memory_rates", shape, MemoryRates, "measuring"
     )
     assert list(rates.sizes) == sorted(rates.sizes)

@@ -178,15 +178,15 @@ def test_a_tuning_betters_a_disturbed_figure_if_that_takes_little_of_its_time(re
 def test_long_windows_are_few(monkeypatch: pytest.MonkeyPatch, pause: float, windows: int) -> None:
     """Arrays of a gigabyte, for a last cache as its host reports it, are not copied sixty times."""
     clock = [0.0]
-    monkeypatch.setattr(measuring.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(measuring.time, "process_time", lambda: 2 * clock[0])
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: clock[0])  # type: ignore[attr-defined]
+    monkeypatch.setattr(measuring.time, "process_time", lambda: 2 * clock[0])  # type: ignore[attr-defined]
     ran = []
 
     def run() -> None:
         ran.append(1)
         clock[0] += 0.001 + pause
 
-    assert measuring.best_window(run, 2, patience=0.1) == (pytest.approx(0.001 + pause), True)
+    assert measuring.best_window(run, 2, patience=0.1) == (pytest.approx(0.001 + pause), True)  # type: ignore[comparison-overlap]
     assert len(ran) == 1 + windows
 
 

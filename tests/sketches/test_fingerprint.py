@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.sketches.contract import Sketch, Variant
+from stormdrop.sketches.contract import AnySketch, Variant
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
@@ -24,8 +25,7 @@ from stormdrop.sketches.fingerprint import probes, schedule_digest, space_of
 from stormdrop.sketches.registry import cpu_sketches
 from stormdrop.space import Categorical, Ordinal, Space
 
-TARGET = Target.parse("cpu/x86-64-v4")
-assert isinstance(TARGET, Target)
+TARGET = cpu("cpu/x86-64-v4")
 DENSE = operators.dense(16, 48, 32, bias=1)
 
 SOURCE = """
@@ -61,16 +61,16 @@ def mine(plan, decisions):
 """
 
 
-def fingerprint(sketch: Sketch, workload: Workload = DENSE) -> str:
+def fingerprint(sketch: AnySketch, workload: Workload = DENSE) -> str:
     space = space_of(sketch, workload, TARGET)
     assert space is not None
     return space.fingerprint
 
 
-def template_of(folder: Path, module: str, source: str, monkeypatch: pytest.MonkeyPatch) -> Sketch:
+def template_of(folder: Path, module: str, source: str, monkeypatch: pytest.MonkeyPatch) -> AnySketch:
     (folder / f"{module}.py").write_text(source)
     monkeypatch.syspath_prepend(str(folder))
-    sketch: Sketch = importlib.import_module(module).mine
+    sketch: AnySketch = importlib.import_module(module).mine
     return sketch
 
 
@@ -161,7 +161,7 @@ def test_a_point_that_does_not_schedule_has_a_digest_too() -> None:
 
 
 @pytest.mark.parametrize("sketch", cpu_sketches(), ids=lambda sketch: sketch.name)
-def test_a_space_that_goes_to_another_process_keeps_it(sketch: Sketch) -> None:
+def test_a_space_that_goes_to_another_process_keeps_it(sketch: AnySketch) -> None:
     samples = [
         operators.conv2d(1, 16, 16, 16, 16, 3, 3, pad=1),
         operators.attention(2, 16, 16, 8, 8),
@@ -170,7 +170,7 @@ def test_a_space_that_goes_to_another_process_keeps_it(sketch: Sketch) -> None:
         operators.dense(16, 16, 32, dtype="bfloat16"),
     ]
     features = ("amx-bf16", "amx-tile", "avx2")  # no dot products of bytes
-    target = dataclasses.replace(Target.parse("cpu/x86-64-v3"), features=features)
+    target = dataclasses.replace(cpu("cpu/x86-64-v3"), features=features)
     space = next(space for workload in samples if (space := space_of(sketch, workload, target)) is not None)
     bare = Space(space.name, space.knobs, (), revision=space.revision)
     assert pickle.loads(pickle.dumps(bare)).fingerprint == bare.fingerprint

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 
+from stand_ins.cpus import cpu
 from stand_ins.faults import Plain
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
@@ -25,8 +25,8 @@ TARGET = Target.parse("cpu/x86-64-v4")
 class Mine(Plain):
     """A sketch of somebody else's, which does seven operations at once and is a little inexact."""
 
-    name: ClassVar[str] = "mine"
-    max_error: ClassVar[float] = 1e-3
+    name: str = "mine"
+    max_error: float = 1e-3
     superfluous: bool = False
 
     def speedup_bound(self, workload: Workload, target: Target) -> float:
@@ -73,4 +73,4 @@ def test_a_sketch_of_a_plugin_yields_and_is_held_to_the_error(monkeypatch: pytes
     ("name", "fast"), [("x86-64-v4", False), ("znver5", True), ("sapphirerapids", True), ("x86-64-v3", False)]
 )
 def test_which_cpus_multiply_bfloat16(name: str, fast: bool) -> None:
-    assert multiplies_bfloat16(Target.parse(f"cpu/{name}")) is fast
+    assert multiplies_bfloat16(cpu(f"cpu/{name}")) is fast

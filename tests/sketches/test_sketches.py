@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 from tvm import te
 
 from stand_ins.assembly import assembly
+from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
-from stormdrop.sketches.contract import Sketch
+from stormdrop.sketches.contract import AnySketch
 from stormdrop.sketches.cpu.contractions.dot_products import unit_for_int16
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
@@ -159,7 +162,7 @@ def test_accumulators_fit_the_registers() -> None:
     space = RegisterBlocked().space(operators.conv2d(1, 56, 56, 64, 64, 3, 3, pad=1), TARGET)
     assert space is not None
     for point in space.points():
-        config = space.config(point)
+        config: Mapping[str, Any] = space.config(point)
         vectors = -(-config["columns"] // TARGET.lanes)
         assert (config["rows_outer"] * config["rows"] + 1) * vectors < TARGET.registers
 
@@ -169,7 +172,7 @@ def test_the_origin_fills_the_registers() -> None:
     for workload in (operators.matmul(512, 512, 512), operators.conv2d(1, 56, 56, 64, 64, 3, 3, pad=1)):
         space = RegisterBlocked().space(workload, TARGET)
         assert space is not None
-        config = space.config(space.origin)
+        config: Mapping[str, Any] = space.config(space.origin)
         rows = config["rows"] * config.get("rows_outer", 1)
         assert rows * (config["columns"] / TARGET.lanes) >= 8
 
@@ -180,12 +183,12 @@ def test_the_origin_keeps_rows_apart_in_the_cache() -> None:
         operators.conv2d(1, 28, 28, 512, 256, 1, 1, stride=2),  # 4096 bytes from column to column
         operators.conv2d(1, 28, 28, 96, 256, 1, 1, stride=2),
     )
-    target = Target.parse("cpu/x86-64-v4")  # with 16 registers a tile has fewer rows than the cache has ways
+    target = cpu("cpu/x86-64-v4")  # with 16 registers a tile has fewer rows than the cache has ways
     rows = []
     for workload in (conflicting, harmless):
         space = RegisterBlocked().space(workload, target)
         assert space is not None
-        config = space.config(space.origin)
+        config: Mapping[str, Any] = space.config(space.origin)
         rows.append((config["rows_outer"], config["rows"]))
     # The strides of an output row and column of the first one are multiples of 4096 bytes.
     assert math.prod(rows[0]) <= 8 < math.prod(rows[1])
@@ -193,7 +196,7 @@ def test_the_origin_keeps_rows_apart_in_the_cache() -> None:
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("sketch", cpu_sketches(), ids=lambda sketch: sketch.name)
-def test_every_sketch_that_exists_keeps_its_promises(sketch: Sketch) -> None:
+def test_every_sketch_that_exists_keeps_its_promises(sketch: AnySketch) -> None:
     samples = [
         operators.matmul(17, 35, 8),
         operators.conv2d(1, 9, 9, 4, 20, 3, 3, pad=1),

@@ -15,10 +15,10 @@ import pytest
 import stormdrop
 from stand_ins import arm_board
 from stand_ins.arm_board import ArmBoard
+from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.cli import run
 from stormdrop.errors import MeasureError
-from stormdrop.machine.cpu import Target
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.sketches.registry import sketches_for
@@ -99,7 +99,7 @@ def test_the_example_of_the_guide_runs(
 @pytest.mark.long
 def test_counted_instructions_repeat_to_a_thousandth(board: ArmBoard) -> None:
     workload, rng = operators.softmax(8, 20), np.random.default_rng(0)
-    target = Target.parse("cpu/cortex-a72").with_runner(board.address).of_runner()
+    target = cpu("cpu/cortex-a72").with_runner(board.address).of_runner()
     assert target.cores == 1 and target.machine == f"Arm Cortex-A72 at {board.address}, 1 core"
     (sketch, space), *_ = sketches_for(workload, target)
     requests = [Request(Candidate(space.name, point), 3) for point in (space.origin, space.sample(rng))]

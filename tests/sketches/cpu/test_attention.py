@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -179,9 +179,9 @@ def test_blocks_that_overlap_compute_the_same_twice() -> None:
     workload = operators.attention(2, 17, 35, 8, 19)
     space = Attention().space(workload, WIDE)
     assert space is not None
-    overlapping = next(
-        point
-        for point in space.points()
-        if 17 % (space.config(point)["rows"] * space.config(point)["block"]) and space.config(point)["block"] > 1
-    )
+
+    def overlaps(config: Mapping[str, Any]) -> bool:
+        return bool(17 % (config["rows"] * config["block"])) and config["block"] > 1
+
+    overlapping = next(point for point in space.points() if overlaps(space.config(point)))
     check_point(Attention(), workload, WIDE, space, overlapping)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -380,7 +380,7 @@ def check_instruction(workload: Workload, target: Target, instruction: str) -> N
     """Checks that each accumulator of the default schedule has its instruction."""
     (sketch, space), *_ = sketches_for(workload, target)
     assert sketch.name == SKETCH.name
-    config = space.config(space.origin)
+    config: Mapping[str, Any] = space.config(space.origin)
     text = assembly(sketch.apply(workload, target, config).main, target.tvm())
     rows = config["rows"] * config.get("rows_outer", 1)
     vectors = -(-config["columns"] // target.lanes)

@@ -10,11 +10,11 @@ import pytest
 from index_values import positions, value_at, written
 from tvm import te
 
+from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.ir.expressions import walk
 from stormdrop.ir.stages import Stage, StageGraph, assemble, shape_of
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
 from stormdrop.sketches.cpu.groups import Group, groups_of
 from stormdrop.sketches.cpu.loops import (
     LoopSizes,
@@ -222,7 +222,7 @@ def test_default_loops_keep_every_index_within_its_dimension() -> None:
             for index, extent in zip(stage.indices, shape_of(buffer), strict=True)
         )
 
-    statements, (stage,) = default_loops(stages, [buffer], Target.parse("cpu/x86-64-v3"))
+    statements, (stage,) = default_loops(stages, [buffer], cpu("cpu/x86-64-v3"))
     assert len(statements) == 1
     assert stage.buffer.same_as(buffer)
     assert set(written(stage)) == set(range(3 * 5 * 7))
@@ -234,4 +234,4 @@ def test_default_loops_keep_every_index_within_its_dimension() -> None:
 
 def test_default_loops_of_nothing() -> None:
     empty: tuple[list[Any], list[Any]] = ([], [])
-    assert default_loops((), (), Target.parse("cpu/x86-64-v3")) == empty
+    assert default_loops((), (), cpu("cpu/x86-64-v3")) == empty

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Target
 from stormdrop.sketches.cpu.non_temporal import NON_TEMPORAL, STORES, stores_knob
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.space import Space
+from stormdrop.space import Categorical, Space
 from stormdrop.testing.sketches import check_point
 
 WITHOUT_CACHES = replace(Target.detect(), l2=1, l3=1)
@@ -19,19 +20,19 @@ HAS_NON_TEMPORAL = bool(stores_knob(operators.elementwise(shape=(64,)), WITHOUT_
 
 
 def test_a_choice_where_results_are_larger_than_the_caches() -> None:
-    target = Target.parse("cpu/x86-64-v3")  # 4 cores of 256 KiB, and 8 MiB
+    target = cpu("cpu/x86-64-v3")  # 4 cores of 256 KiB, and 8 MiB
     assert not stores_knob(operators.elementwise(shape=(9 << 18,)), target)
     (knob,) = stores_knob(operators.elementwise(shape=(9 << 18 | 1,)), target)
-    assert (knob.name, knob.values[0]) == (STORES, NON_TEMPORAL)
+    assert isinstance(knob, Categorical) and (knob.name, knob.values[0]) == (STORES, NON_TEMPORAL)
 
 
 def test_no_choice_where_the_caches_are_not_known() -> None:
-    target = replace(Target.parse("cpu/x86-64-v3"), l2=0, l3=0)
+    target = replace(cpu("cpu/x86-64-v3"), l2=0, l3=0)
     assert not stores_knob(operators.elementwise(shape=(1 << 26,)), target)
 
 
 def test_no_choice_where_no_fence_orders_them() -> None:
-    assert not stores_knob(operators.elementwise(shape=(1 << 26,)), Target.parse("cpu/neoverse-n1"))
+    assert not stores_knob(operators.elementwise(shape=(1 << 26,)), cpu("cpu/neoverse-n1"))
 
 
 @pytest.mark.compiles

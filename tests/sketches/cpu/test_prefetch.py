@@ -16,6 +16,7 @@ from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer
 from tvm.tirx import AttrStmt, BufferStore, Evaluate, For, ForKind, IfThenElse, SeqStmt
 
+from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.ir.expressions import children, loads_in, raveled, substitute
 from stormdrop.ir.stages import intermediate, shape_of, variable
@@ -37,7 +38,7 @@ def small(target: Target) -> Target:
     return replace(target, l2=1024, lanes=min(target.lanes, 8))
 
 
-HERE, NAMED = small(Target.detect()), small(replace(Target.parse("cpu/x86-64-v3"), features=("avx2",)))
+HERE, NAMED = small(Target.detect()), small(replace(cpu("cpu/x86-64-v3"), features=("avx2",)))
 """This machine, which runs kernels, and one of which spaces and schedules are known."""
 
 
@@ -100,7 +101,7 @@ def test_the_next_weights_are_fetched_by_winograd(order: str) -> None:
 def check_fetches(sketch: Any, workload: Workload, fixed: Mapping[str, Any], operand: str, steps: int) -> None:
     """Walks through the loops of a schedule, and checks that each line of panel p + 1 is fetched while p is read."""
     space, (point,) = some_points(sketch, workload, NAMED, fixed, 1)
-    config = space.config(point)
+    config: Mapping[str, Any] = space.config(point)
     main, size = sketch.apply(workload, NAMED, config).main, steps * config["columns"]
     buffer = next(parameter for parameter in main.params if parameter.name == operand)
     present, fetched, checked = -1, set[int](), 0

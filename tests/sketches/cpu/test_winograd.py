@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import tvm
 from tvm import te
 
+from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.codegen.compile import build_module
 from stormdrop.codegen.needed_features import needed_features
@@ -167,7 +169,7 @@ def test_the_origin_fills_the_registers_and_keeps_to_the_second_cache() -> None:
             workload = _conv(1, size, size, channels, channels, bias=1)
             space = sketch.space(workload, TARGET)
             assert space is not None
-            config = space.config(space.origin)
+            config: Mapping[str, Any] = space.config(space.origin)
             tiles = find_convolution(workload).tiles(sketch.m)
             block = min(config["rows"] * config["block"], tiles)
             assert config["rows"] * config["columns"] >= 8 * TARGET.lanes
@@ -177,7 +179,8 @@ def test_the_origin_fills_the_registers_and_keeps_to_the_second_cache() -> None:
 def test_the_larger_tile_is_expected_to_be_faster() -> None:
     workload = _conv(1, 56, 56, 64, 64, bias=1, act="relu")
     expected = []
-    for sketch in (RegisterBlocked(), *SKETCHES):
+    sketches: list[RegisterBlocked | Winograd] = [RegisterBlocked(), *SKETCHES]
+    for sketch in sketches:
         space = sketch.space(workload, TARGET)
         assert space is not None
         expected.append(sketch.estimate(workload, TARGET, space.columns([space.origin]))[0])
@@ -198,7 +201,7 @@ TARGET_OF_INT16 = dataclasses.replace(
 NEEDS_INT16 = pytest.mark.skipif(
     unit_for_int16(TARGET_OF_INT16) is None, reason="this machine has no instruction for dot products of int16"
 )
-AVX2 = dataclasses.replace(Target.parse("cpu/x86-64-v3"), features=("avx2",))
+AVX2 = dataclasses.replace(cpu("cpu/x86-64-v3"), features=("avx2",))
 OF_BYTES = WinogradOfBytes()
 
 
@@ -311,7 +314,7 @@ def test_bytes_are_left_to_their_own_instructions_and_to_their_own_sketch() -> N
 @pytest.mark.parametrize("lanes", [8, 16])
 def test_bytes_are_compiled_for_machines_with_and_without_long_vectors(lanes: int) -> None:
     """The instruction is there, and a machine that lacks it is refused by name."""
-    long_vectors = dataclasses.replace(Target.parse("cpu/x86-64-v4"), features=("avx512bw",))
+    long_vectors = dataclasses.replace(cpu("cpu/x86-64-v4"), features=("avx512bw",))
     target = AVX2 if lanes == 8 else long_vectors
     assert target.lanes == lanes
     workload = _conv(1, 14, 14, 32, 64, dtype="uint8", bias=1)

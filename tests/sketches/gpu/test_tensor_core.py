@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +53,7 @@ def test_nvcc_takes_its_fragments(arch: str) -> None:
         space, rng = sketch.space(workload, device), np.random.default_rng(1)
         assert space is not None
         for point in [space.origin, *(space.sample(rng) for _ in range(2))]:
-            config = space.config(point)
+            config: Mapping[str, Any] = space.config(point)
             function = sketch.apply(workload, device, config).main
             sources.append(cuda_source(function, device))
             assert all(f"{name}_sync" in sources[-1] for name in ("mma", "load_matrix", "store_matrix"))

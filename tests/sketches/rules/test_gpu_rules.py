@@ -6,6 +6,9 @@ source.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 from tvm import te
@@ -174,7 +177,7 @@ def test_what_the_limits_allow_is_launched() -> None:
     ((sketch, space),) = sketches_for(workload, A100, "rules")
     rng = np.random.default_rng(0)
     for _ in range(5):
-        config = space.config(space.sample(rng))
+        config: Mapping[str, Any] = space.config(space.sample(rng))
         (launch,) = launches(sketch.apply(workload, A100, config).main, A100)
         spatial = [tuple(value) for name, value in config.items() if name.startswith("s1_i")]
         assert launch.blocks == np.prod([tile[0] for tile in spatial])
