@@ -32,10 +32,11 @@ from make_arm_board import DEFAULT
 
 import stormdrop as sd
 from stand_ins.arm_board import SECONDS_PER_INSTRUCTION, ArmBoard, missing
+from stand_ins.cpus import cpu
 from stormdrop.cli.output import table
 from stormdrop.compare.search_run import run_search
-from stormdrop.measure.contract import Measurer
-from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.contract import KernelSetup, Measurer
+from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.report.plots.style import line_style
 from stormdrop.search import Knowledge, create, names
 from stormdrop.sketches import knowledge
@@ -66,11 +67,11 @@ class Board(LocalMeasurer):
     def __init__(self, text: str, board: ArmBoard) -> None:
         operator, *arguments = text.split()
         workload = sd.operators.create(operator, dict(argument.split("=") for argument in arguments))
-        target = replace(sd.Target.parse(f"cpu/{CPU}"), runner=board.address, cores=1)
+        target = replace(cpu(f"cpu/{CPU}"), runner=board.address, cores=1)
         self.sketches = sketches_for(workload, target)
-        sketches, spaces = zip(*self.sketches, strict=True)
-        limits = {"build_timeout": _SECONDS, "run_timeout": _SECONDS}
-        super().__init__(workload, target, sketches, spaces, lock_path=OUT / "counted.lock", **limits)
+        setup = KernelSetup(workload, target, self.sketches)
+        limits = Limits(build_seconds=_SECONDS, run_seconds=_SECONDS)
+        super().__init__(setup, limits=limits, lock_path=OUT / "counted.lock")
         self.knowledge = Knowledge(
             features=knowledge.features(self.sketches, workload, target, "knobs"),
             prior=knowledge.prior(self.sketches, workload, target),
@@ -93,6 +94,9 @@ class Counted(Measurer):
 
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
         return list(self.measure([Request(candidate, rounds) for candidate in candidates]))
+
+    def close(self) -> None:
+        """Whoever opened the board and the ledger closes them."""
 
     def _keep(self, candidate: Candidate, measurement: Measurement) -> None:
         measurement = Measurement(measurement.status, measurement.seconds[:1], measurement.error)

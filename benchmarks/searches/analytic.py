@@ -24,7 +24,7 @@ from grounds import OUT, describe_machine, save, table
 
 from stormdrop.report.plots import style
 from stormdrop.search import create
-from stormdrop.search.droplet import TESTS, DropletOptions
+from stormdrop.search.parts.droplet_options import TESTS, DropletOptions
 from stormdrop.search.parts.judge import least_repeats
 from stormdrop.space.analytic import Landscape, landscapes
 from stormdrop.testing import drive, objective_of
