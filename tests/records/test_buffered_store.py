@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stormdrop.errors import StoreError
-from stormdrop.records import BufferedStore, SqlStore, State, StoredSession, import_file, open_store
+from stormdrop.records import BufferedStore, SqlStore, State, Store, StoredSession, import_file, open_store
 from stormdrop.records import buffered_store as module
 from stormdrop.testing import stores
 from stormdrop.testing.stores import OUTCOME, PROBLEM, SETTING, timed
@@ -40,12 +40,12 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[SqlStore]:
+def store(path: Path) -> Iterator[Store]:
     with open_store(path) as opened:
         yield opened
 
 
-def tiles(store: SqlStore, session: StoredSession | str) -> list[tuple[int, ...]]:
+def tiles(store: Store, session: StoredSession | str) -> list[tuple[int, ...]]:
     found = store.session(session) if isinstance(session, str) else session
     return [trial.config["tile"] for trial in store.records(found)]
 
@@ -63,7 +63,7 @@ def test_while_the_database_works_it_is_a_store_like_any_other(
     check(lambda name: BufferedStore(open_store(tmp_path / name)))
 
 
-def test_a_locked_database_is_written_to_when_it_is_free_again(store: SqlStore, path: Path, said: list[str]) -> None:
+def test_a_locked_database_is_written_to_when_it_is_free_again(store: Store, path: Path, said: list[str]) -> None:
     with BufferedStore(store, said.append) as buffered:
         session = buffered.open(PROBLEM, SETTING)
         buffered.append(session, 0, [timed("packed", (0,), 1.0)])
@@ -88,7 +88,7 @@ def test_a_locked_database_is_written_to_when_it_is_free_again(store: SqlStore, 
     assert {trial.batch for trial in store.records(session)} == {0, 1, 2}
 
 
-def test_records_that_come_late_are_those_that_come_in_time(store: SqlStore, path: Path, said: list[str]) -> None:
+def test_records_that_come_late_are_those_that_come_in_time(store: Store, path: Path, said: list[str]) -> None:
     record = timed("packed", (4, 2), 1, elapsed=2)  # whole numbers
     failure = Measurement(Status.RUNTIME, (), "a\x00b", Phases(0, 1, 2, 3), True)
     records = [record, type(record)("streaming", {"tile": [1, (2, 3)], "on": True}, failure, 3)]
@@ -103,7 +103,7 @@ def test_records_that_come_late_are_those_that_come_in_time(store: SqlStore, pat
         assert len(store.sessions()) == 2, "the records of a session stay together"
 
 
-def test_a_database_that_is_deleted_is_made_again(store: SqlStore, path: Path, said: list[str]) -> None:
+def test_a_database_that_is_deleted_is_made_again(store: Store, path: Path, said: list[str]) -> None:
     with BufferedStore(store, said.append) as buffered:
         session = buffered.open(PROBLEM, SETTING)
         buffered.append(session, 0, [timed("packed", (0,), 1.0)])
@@ -116,10 +116,11 @@ def test_a_database_that_is_deleted_is_made_again(store: SqlStore, path: Path, s
     assert found == [(0,), (1,)]
 
 
-def test_a_full_database_ends_in_a_file_that_can_be_imported(store: SqlStore, path: Path, said: list[str]) -> None:
+def test_a_full_database_ends_in_a_file_that_can_be_imported(store: Store, path: Path, said: list[str]) -> None:
     with BufferedStore(store, said.append) as buffered:
         session = buffered.open(PROBLEM, SETTING)
         buffered.append(session, 0, [timed("packed", (0,), 1.0)])
+        assert isinstance(store, SqlStore)
         with closing(store._engine.raw_connection()) as connection:
             connection.cursor().execute("PRAGMA max_page_count = 1")
         for position in range(1, 200):
@@ -138,7 +139,7 @@ def test_a_full_database_ends_in_a_file_that_can_be_imported(store: SqlStore, pa
 
 
 def test_without_any_place_for_a_file_the_loss_is_said(
-    store: SqlStore, path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    store: Store, path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with BufferedStore(store, said.append) as buffered, closing(sqlite3.connect(path)) as other:
         session = buffered.open(PROBLEM, SETTING)
@@ -151,7 +152,7 @@ def test_without_any_place_for_a_file_the_loss_is_said(
     assert said[1].endswith("they are lost")
 
 
-def test_a_session_that_is_taken_over_goes_on_under_another_id(store: SqlStore, path: Path, said: list[str]) -> None:
+def test_a_session_that_is_taken_over_goes_on_under_another_id(store: Store, path: Path, said: list[str]) -> None:
     with BufferedStore(store, said.append) as buffered, open_store(path) as other:
         session = buffered.open(PROBLEM, SETTING)
         buffered.append(session, 0, [timed("packed", (0,), 1.0)])
@@ -164,7 +165,7 @@ def test_a_session_that_is_taken_over_goes_on_under_another_id(store: SqlStore, 
     assert len(said) == 1
 
 
-def test_a_database_that_fails_before_the_first_record_is_the_users_to_replace(store: SqlStore, path: Path) -> None:
+def test_a_database_that_fails_before_the_first_record_is_the_users_to_replace(store: Store, path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DROP TABLE stormdrop_trial")
         connection.execute("DROP TABLE stormdrop_session")
@@ -172,7 +173,7 @@ def test_a_database_that_fails_before_the_first_record_is_the_users_to_replace(s
         buffered.finished(PROBLEM)
 
 
-def test_without_a_listener_the_line_is_a_warning(store: SqlStore, path: Path) -> None:
+def test_without_a_listener_the_line_is_a_warning(store: Store, path: Path) -> None:
     with closing(sqlite3.connect(path)) as other, BufferedStore(store) as buffered:
         session = buffered.open(PROBLEM, SETTING)
         other.execute("BEGIN IMMEDIATE")
@@ -182,7 +183,7 @@ def test_without_a_listener_the_line_is_a_warning(store: SqlStore, path: Path) -
 
 
 def test_what_is_resumed_while_the_database_is_locked_is_whole_in_the_end(
-    store: SqlStore, path: Path, said: list[str]
+    store: Store, path: Path, said: list[str]
 ) -> None:
     session = store.open(PROBLEM, SETTING)
     store.append(session, 0, [timed("packed", (0,), 1.0)])
@@ -207,7 +208,7 @@ def test_what_is_resumed_while_the_database_is_locked_is_whole_in_the_end(
     ],
 )
 def test_what_cannot_be_read_under_way_is_as_if_it_were_not_there(
-    damage: str, store: SqlStore, path: Path, said: list[str]
+    damage: str, store: Store, path: Path, said: list[str]
 ) -> None:
     store.interrupt(store.open(PROBLEM, SETTING))
     with BufferedStore(store, said.append) as buffered:
@@ -229,7 +230,7 @@ def test_what_cannot_be_read_under_way_is_as_if_it_were_not_there(
 
 
 def test_a_session_that_another_run_resumes_first_ends_no_tuning(
-    store: SqlStore, path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    store: Store, path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier = store.open(PROBLEM, SETTING)
     store.append(earlier, 0, [timed("packed", (0,), 1.0)])
@@ -253,7 +254,7 @@ def test_a_session_that_another_run_resumes_first_ends_no_tuning(
 class OfAPlugin:
     """A store that is none of ours, which waits for other writers."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store, self.patience, self.given = store, 60.0, "mine://records"
 
     def __getattr__(self, name: str) -> Any:

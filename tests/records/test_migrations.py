@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 
 from stand_ins.postgresql import Unavailable, server
 from stormdrop.errors import StoreError
-from stormdrop.records import SqlStore, State, open_store, upgrade_database
+from stormdrop.records import State, Store, open_store, upgrade_database
 from stormdrop.records.place import url_of
 from stormdrop.records.sql import schema
 from stormdrop.records.sql.postgresql import with_driver
@@ -49,7 +49,7 @@ def old_server() -> Iterator[str]:
         yield running.url
 
 
-def check_whole(store: SqlStore) -> None:
+def check_whole(store: Store) -> None:
     """The records of version 0.1 are all there, and can be added to."""
     newest, oldest = store.sessions()
     assert [(each.state, each.trials, each.written) for each in (newest, oldest)] == [

@@ -37,11 +37,11 @@ def running() -> Iterator[Server]:
 
 
 @pytest.fixture
-def opener(running: Server, request: pytest.FixtureRequest) -> Iterator[Callable[..., SqlStore]]:
+def opener(running: Server, request: pytest.FixtureRequest) -> Iterator[Callable[..., Store]]:
     """Opens the database of a name: a schema. Another port than the server's may be given."""
     with ExitStack() as stack:
 
-        def opened(name: str, port: int | None = None) -> SqlStore:
+        def opened(name: str, port: int | None = None) -> Store:
             return stack.enter_context(open_store(in_schema(running, f"{request.node.name} {name}", port)))
 
         yield opened
@@ -93,7 +93,7 @@ def test_a_server_that_lets_nobody_in_is_one_line(change: Callable[[str], str], 
 
 
 def test_a_connection_that_was_lost_between_two_records_costs_nothing(
-    running: Server, opener: Callable[..., SqlStore]
+    running: Server, opener: Callable[..., Store]
 ) -> None:
     with Proxy(running.port) as proxy:
         store = opener("cut", proxy.port)
@@ -116,7 +116,7 @@ def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_that_says_nothing_costs_a_tuning_no_record(
-    running: Server, opener: Callable[..., SqlStore], short_silence: None, monkeypatch: pytest.MonkeyPatch
+    running: Server, opener: Callable[..., Store], short_silence: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(buffering, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(buffering, "PATIENCE", 0.1)
@@ -138,9 +138,10 @@ def test_a_server_that_says_nothing_costs_a_tuning_no_record(
     assert len(said) == 1
 
 
-def test_whoever_holds_a_session_is_not_waited_for_without_end(opener: Callable[..., SqlStore]) -> None:
+def test_whoever_holds_a_session_is_not_waited_for_without_end(opener: Callable[..., Store]) -> None:
     holder, other = opener("held"), opener("held")
     session = holder.open(PROBLEM, SETTING)
+    assert isinstance(holder, SqlStore) and isinstance(other, SqlStore)
     other.patience = 0.1
     with holder._writing() as connection:
         connection.exec_driver_sql("SELECT * FROM stormdrop_session FOR UPDATE")

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from stormdrop.errors import StoreError
-from stormdrop.records import Outcome, Problem, Record, Setting, SqlStore, State, StoredSession, open_store
+from stormdrop.records import Outcome, Problem, Record, Setting, SqlStore, State, Store, StoredSession, open_store
 from stormdrop.records.reading.reader import RecordsReader
 from stormdrop.records.reading.session_lines import SessionFilter
 from stormdrop.records.reading.session_progress import ProgressOfSessions
@@ -18,21 +18,19 @@ from stormdrop.trial import Measurement, Status
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SqlStore]:
+def store(tmp_path: Path) -> Iterator[Store]:
     with open_store(tmp_path / "records.db") as opened:
         yield opened
 
 
 @pytest.fixture
-def reader(store: SqlStore, tmp_path: Path) -> Iterator[RecordsReader]:
+def reader(store: Store, tmp_path: Path) -> Iterator[RecordsReader]:
     opened = RecordsReader(tmp_path / "records.db")
     yield opened
     opened.close()
 
 
-def session(
-    store: SqlStore, name: str, search: str = "storm", machine: str = "a CPU", **method: object
-) -> StoredSession:
+def session(store: Store, name: str, search: str = "storm", machine: str = "a CPU", **method: object) -> StoredSession:
     return store.open(Problem("5f2a", name, name, "llvm", machine), Setting(search, 0, {"tiled": "f"}, {}, method))
 
 
@@ -42,7 +40,7 @@ def trial(seconds: float | None, rows: int = 1, error: str = "", suspect: bool =
     return Record("tiled", {"rows": rows}, Measurement(status, samples, error, suspect=suspect), elapsed=float(rows))
 
 
-def test_sums_and_filters(store: SqlStore, reader: RecordsReader) -> None:
+def test_sums_and_filters(store: Store, reader: RecordsReader) -> None:
     first, second = session(store, "conv2d big"), session(store, "50%_conv2d", "droplet", "another CPU")
     store.append(first, 0, [trial(1e-3), trial(None, error="crashed")])
     store.append(second, 0, [trial(5e-4)])
@@ -68,9 +66,10 @@ def test_sums_and_filters(store: SqlStore, reader: RecordsReader) -> None:
     assert [(each.machine, each.trials) for each in reader.machines()] == [("another CPU", 1), ("a CPU", 2)]
 
 
-def test_a_session_whose_writer_died_is_interrupted(store: SqlStore, reader: RecordsReader) -> None:
+def test_a_session_whose_writer_died_is_interrupted(store: Store, reader: RecordsReader) -> None:
     begun = session(store, "conv2d")
     assert reader.totals().running == 1
+    assert isinstance(store, SqlStore)
     with store._engine.begin() as connection:
         name = connection.execute(text("select writer from stormdrop_session")).scalar_one()
         host, context, _, _, token = name.split("|")
@@ -81,7 +80,7 @@ def test_a_session_whose_writer_died_is_interrupted(store: SqlStore, reader: Rec
     assert [line.id for line in reader.sessions(SessionFilter(state=State.INTERRUPTED))] == [begun.id]
 
 
-def test_the_stamp_changes_with_every_write(store: SqlStore, reader: RecordsReader) -> None:
+def test_the_stamp_changes_with_every_write(store: Store, reader: RecordsReader) -> None:
     stamps = [reader.stamp()]
     begun = session(store, "conv2d")
     stamps.append(reader.stamp())
@@ -93,7 +92,7 @@ def test_the_stamp_changes_with_every_write(store: SqlStore, reader: RecordsRead
     assert reader.stamp() == stamps[-1]
 
 
-def test_the_database_refuses_to_be_written(store: SqlStore, reader: RecordsReader) -> None:
+def test_the_database_refuses_to_be_written(store: Store, reader: RecordsReader) -> None:
     session(store, "conv2d")
     with pytest.raises(StoreError, match="readonly"), reader.reading() as connection:
         connection.execute(text("delete from stormdrop_session"))
@@ -116,7 +115,7 @@ def test_a_database_that_is_replaced_is_opened_anew(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_search_reads_a_bounded_number_of_rows(store: SqlStore, reader: RecordsReader) -> None:
+def test_a_search_reads_a_bounded_number_of_rows(store: Store, reader: RecordsReader) -> None:
     begun = [session(store, f"kernel {number}") for number in range(4)]
     for number, each in enumerate(begun):
         store.append(each, 0, [trial(1e-3, rows=10 * number + position) for position in range(10)])
@@ -134,7 +133,7 @@ def test_a_search_reads_a_bounded_number_of_rows(store: SqlStore, reader: Record
     assert everything == list(range(39, -1, -1))
 
 
-def test_searches_combine(store: SqlStore, reader: RecordsReader) -> None:
+def test_searches_combine(store: Store, reader: RecordsReader) -> None:
     store.append(
         session(store, "conv2d"), 0, [trial(1e-3, 1), trial(None, 2, "LLVM crashed"), trial(2e-3, 3, suspect=True)]
     )
@@ -157,9 +156,7 @@ def test_what_is_no_cursor(text: str) -> None:
     assert Cursor.parse(text) is None
 
 
-def test_progress_reads_only_what_is_new(
-    store: SqlStore, reader: RecordsReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_reads_only_what_is_new(store: Store, reader: RecordsReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stormdrop.records.reading.session_progress._STEP", 2)
     begun = session(store, "conv2d")
     store.append(begun, 0, [trial(3e-3, 1), trial(None, 2, "crashed at 17"), trial(None, 3, "crashed at 18")])
@@ -173,7 +170,7 @@ def test_progress_reads_only_what_is_new(
     assert final.statuses == {"ok": 3, "runtime": 2}
 
 
-def test_models_have_their_newest_sessions(store: SqlStore, reader: RecordsReader) -> None:
+def test_models_have_their_newest_sessions(store: Store, reader: RecordsReader) -> None:
     part_of = {"name": "net", "calls": 3}
     store.append(session(store, "conv2d", model=part_of), 0, [trial(1e-3)])
     session(store, "conv2d", model=part_of)  # it has no time yet

@@ -47,12 +47,13 @@ def comparison(searches: int = 2, grounds: int = 1, recorded: bool = True) -> di
                     }
                 )
     described = [{"ground": f"ground {index}", "recorded": recorded, "optimum": 1e-3} for index in range(grounds)]
-    names = list(dict.fromkeys(run["search"] for run in runs))
+    names = list(dict.fromkeys(str(run["search"]) for run in runs))
     return comparison_document({"trials": 60, "seeds": 3}, names, described, runs)
 
 
 def lines(figure: Figure, panel: int = 0) -> dict[str, Any]:
-    return {line.get_label(): line for line in figure.axes[panel].lines if not line.get_label().startswith("_")}
+    labels = {str(line.get_label()): line for line in figure.axes[panel].lines}
+    return {label: line for label, line in labels.items() if not label.startswith("_")}
 
 
 def names(figure: Figure) -> list[str]:
@@ -195,7 +196,8 @@ def test_a_landscape() -> None:
     }
     (image,) = axis.images
     assert (image.norm.vmin, image.norm.vmax) == (1.0, 100.0)
-    assert np.isnan(np.ma.filled(image.get_array(), np.nan)).sum() == 2
+    values: Any = image.get_array()
+    assert np.isnan(np.ma.filled(values, np.nan)).sum() == 2
     assert "order=ij" in axis.get_title()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from stormdrop import operators
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.replay import ReplayMeasurer
-from stormdrop.records import SqlStore
+from stormdrop.records import Store
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Measurement, Request, Trial
 from stormdrop.tuning.result import TuneResult
@@ -59,15 +59,15 @@ class Counting(ReplayMeasurer):
             yield measurement
 
 
-def tune_replayed(store: SqlStore, measurer: ReplayMeasurer, **settings: Any) -> TuneResult:
+def tune_replayed(store: Store, measurer: ReplayMeasurer, **settings: Any) -> TuneResult:
     return tune(WORKLOAD, target=TARGET, store=store, measurer=measurer, **{"search": "droplet", **settings})
 
 
-def tune_similar_kernel(store: SqlStore, **settings: Any) -> TuneResult:
+def tune_similar_kernel(store: Store, **settings: Any) -> TuneResult:
     return tune(SIMILAR_WORKLOAD, target=TARGET, store=store, measurer=Counting(), search="droplet", **settings)
 
 
-def stored_trials(store: SqlStore) -> list[tuple[str, str, tuple[float, ...]]]:
+def stored_trials(store: Store) -> list[tuple[str, str, tuple[float, ...]]]:
     (summary,) = store.sessions()
     trials = store.records(store.session(summary.id))
     return [(trial.sketch, json.dumps(dict(trial.config)), trial.measurement.seconds) for trial in trials]

@@ -31,7 +31,7 @@ def test_it_finds_the_fastest_configuration_once_per_key(monkeypatch: pytest.Mon
     assert len(calls) == before + 1  # known by now
     assert set(work.results) == {(((8,), "float64"), 1), (((4,), "float64"), 3)}
     assert work(np.ones(8), block=1, order="ij") == (1, "ij", 1)  # as the caller says
-    assert work.__name__ == "work" and work.results[(((8,), "float64"), 1)].trials == 8
+    assert work.__name__ == "work" and work.results[(((8,), "float64"), 1)].trials == 8  # type: ignore[attr-defined]
 
 
 def test_what_the_key_says_matters() -> None:
@@ -39,7 +39,7 @@ def test_what_the_key_says_matters() -> None:
     def by_name(values: list[float], n: int, x: int = 1) -> int:
         return x
 
-    @sd.autotune({"x": [1, 2]}, key=lambda values, n: [n], trials=2)
+    @sd.autotune({"x": [1, 2]}, key=lambda values, n: [n], trials=2)  # type: ignore[arg-type, return-value]
     def not_hashable(values: list[float], n: int, x: int = 1) -> int:
         return x
 

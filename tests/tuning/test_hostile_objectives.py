@@ -261,7 +261,7 @@ def test_hostile_settings_of_autotune(configurations: Any, settings: dict[str, A
 
 def test_autotune_of_what_is_no_function() -> None:
     with pytest.raises(sd.InputError, match="5 is no function whose parameters are known"):
-        sd.autotune({"block": [1, 2]})(5)  # type: ignore[type-var]
+        sd.autotune({"block": [1, 2]})(5)  # type: ignore[arg-type]
 
 
 anything = st.recursive(

@@ -12,7 +12,7 @@ import pytest
 
 import stormdrop as sd
 from stormdrop.errors import InputError, SearchError
-from stormdrop.records import SqlStore, State, default_path, open_store
+from stormdrop.records import State, Store, default_path, open_store
 from stormdrop.tuning.result import MinimizeResult
 
 SPACE = sd.Space(
@@ -42,11 +42,11 @@ class Counting:
         return self.objective(config)
 
 
-def minimized(objective: Callable[..., Any], store: SqlStore | None = None, **settings: Any) -> MinimizeResult:
+def minimized(objective: Callable[..., Any], store: Store | None = None, **settings: Any) -> MinimizeResult:
     return sd.minimize(SPACE, objective, **{"store": store, "name": "bowl", "search": "droplet", **settings})
 
 
-def stored(store: SqlStore) -> list[tuple[str, tuple[float, ...]]]:
+def stored(store: Store) -> list[tuple[str, tuple[float, ...]]]:
     (summary,) = store.sessions()
     trials = store.records(store.session(summary.id))
     return [(json.dumps(dict(trial.config)), trial.measurement.seconds) for trial in trials]

@@ -24,7 +24,7 @@ from stormdrop.measure.contract import Measurer
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.records import Store
-from stormdrop.sketches.contract import Sketch, Variant
+from stormdrop.sketches.contract import AnySketch, Variant
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.prefetch import PREFETCH
 from stormdrop.sketches.cpu.streaming import Streaming
@@ -108,7 +108,7 @@ def test_an_unfinished_session_goes_on(store: Store) -> None:
 class Changed:
     """A sketch whose domain or whose schedules are not those of its records."""
 
-    inner: Sketch
+    inner: AnySketch
     domain: bool
     schedule: bool
 
@@ -142,7 +142,7 @@ class Changed:
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_what_is_scheduled_otherwise_is_measured_anew(
-    workload: Workload, trials: int, own: Sequence[Sketch], domain: bool, schedule: bool, reused: bool, store: Store
+    workload: Workload, trials: int, own: Sequence[AnySketch], domain: bool, schedule: bool, reused: bool, store: Store
 ) -> None:
     measurer, changed = Counting(), [Changed(sketch, domain, schedule) for sketch in own]
     result = sd.tune(workload, target=TARGET, trials=trials, seed=3, store=store, sketches=changed, measurer=measurer)

@@ -19,7 +19,7 @@ from replayed_tuning import (
 )
 
 from stand_ins.faults import Plain
-from stormdrop.records import Filter, Outcome, SqlStore, open_store
+from stormdrop.records import Filter, Outcome, Store, open_store
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Measurement
 from stormdrop.tuning.kernel import KernelTask
@@ -27,7 +27,7 @@ from stormdrop.tuning.options import TuneOptions
 from stormdrop.tuning.tune import tune
 
 
-def first_candidate(store: SqlStore, **settings: Any) -> Candidate:
+def first_candidate(store: Store, **settings: Any) -> Candidate:
     measurer = Counting()
     tune_replayed(store, measurer, search="storm", trials=4, **settings)
     return measurer.candidates[0]
@@ -66,7 +66,7 @@ def test_a_record_of_another_space_is_not_taken() -> None:
         assert result.best is not None and result.best.sketch == "plain"
 
 
-def imported_from(store: SqlStore, **claims: Any) -> SqlStore:
+def imported_from(store: Store, **claims: Any) -> Store:
     """A store with the sessions of another one, which are finished and converged with these outcomes."""
     other = open_store("sqlite://")
     other.absorb(

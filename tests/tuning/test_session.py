@@ -20,7 +20,7 @@ from stormdrop.measure.contract import KernelSetup, Site
 from stormdrop.measure.places import Place, PlacesMeasurer
 from stormdrop.measure.replay import ReplayMeasurer
 from stormdrop.measure.sites import Given
-from stormdrop.records import SqlStore, State, open_store
+from stormdrop.records import State, Store, open_store
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Measurement, Request, Status
 from stormdrop.tuning.kernel import KernelTask
@@ -103,7 +103,7 @@ def kernel(measurer: RecordedKernel | None = None, search: str = "storm", resume
     return KernelTask.create(WORKLOAD, TARGET, options, site=None if measurer is None else Given(measurer))
 
 
-def begun(store: SqlStore, measurer: RecordedKernel, search: str = "storm", resume: bool = False) -> Session:
+def begun(store: Store, measurer: RecordedKernel, search: str = "storm", resume: bool = False) -> Session:
     return kernel(measurer, search, resume).session(store)
 
 

@@ -12,7 +12,7 @@ from replayed_tuning import RECORDED, SIMILAR_WORKLOAD, TARGET, WORKLOAD, Counti
 
 from stormdrop.machine.cpu import Target
 from stormdrop.measure.replay import ReplayMeasurer
-from stormdrop.records import SqlStore, export_file, import_file, open_store
+from stormdrop.records import Store, export_file, import_file, open_store
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate
 from stormdrop.tuning.result import TuneResult
@@ -25,19 +25,19 @@ ORDER = sorted(RECORDED, key=lambda candidate: float(np.median(RECORDED[candidat
 
 
 @pytest.fixture
-def store() -> Iterator[SqlStore]:
+def store() -> Iterator[Store]:
     with open_store("sqlite://") as opened:
         yield opened
 
 
-def tuned_elsewhere(store: SqlStore, trials: int = 64, slower: float = 3.0, target: Target = OTHER) -> TuneResult:
+def tuned_elsewhere(store: Store, trials: int = 64, slower: float = 3.0, target: Target = OTHER) -> TuneResult:
     """A random search on another machine, which is slower and has the same landscape."""
     recorded = {candidate: [slower * sample for sample in samples] for candidate, samples in RECORDED.items()}
     measurer = ReplayMeasurer(recorded, np.random.default_rng(3))
     return tune(WORKLOAD, target=target, store=store, measurer=measurer, search="random", trials=trials)
 
 
-def began_at(store: SqlStore, count: int, **settings: object) -> list[Candidate]:
+def began_at(store: Store, count: int, **settings: object) -> list[Candidate]:
     measurer = Counting()
     tune_replayed(store, measurer, search="storm", trials=40, **settings)
     return list(dict.fromkeys(measurer.candidates))[:count]
@@ -48,7 +48,7 @@ def rank(candidates: list[Candidate]) -> float:
     return float(np.mean([ORDER.index(candidate) / len(ORDER) for candidate in candidates]))
 
 
-def test_records_of_another_machine_say_where_to_begin(store: SqlStore) -> None:
+def test_records_of_another_machine_say_where_to_begin(store: Store) -> None:
     tuned_elsewhere(store)
     with_records = began_at(store, STARTS)
     with open_store("sqlite://") as empty:
@@ -60,7 +60,7 @@ def test_records_of_another_machine_say_where_to_begin(store: SqlStore) -> None:
         assert began_at(other, STARTS, fresh=True) == without
 
 
-def test_the_result_says_what_was_taken_over(store: SqlStore) -> None:
+def test_the_result_says_what_was_taken_over(store: Store) -> None:
     tuned_elsewhere(store)
     result = tune_replayed(store, Counting(), search="storm", trials=40)
     expected = {"starts": STARTS, "trials": 64, "sessions": 1, "sources": [OTHER.machine]}
@@ -71,19 +71,19 @@ def test_the_result_says_what_was_taken_over(store: SqlStore) -> None:
     assert tune_replayed(store, Counting(), search="storm", trials=40, fresh=True).to_json()["transfer"] is None
 
 
-def test_a_small_budget_has_few_starts(store: SqlStore) -> None:
+def test_a_small_budget_has_few_starts(store: Store) -> None:
     tuned_elsewhere(store)
     told = tune_replayed(store, Counting(), search="storm", trials=12).transfer
     assert told is not None and told["starts"] == 3
 
 
-def test_another_shape_of_the_operator_counts(store: SqlStore) -> None:
+def test_another_shape_of_the_operator_counts(store: Store) -> None:
     tune_similar_kernel(store, trials=64)
     told = tune_replayed(store, Counting(), search="storm", trials=40).transfer
     assert told is not None and told["sources"] == [SIMILAR_WORKLOAD.name]
 
 
-def test_a_few_records_are_no_model(store: SqlStore) -> None:
+def test_a_few_records_are_no_model(store: Store) -> None:
     tuned_elsewhere(store, trials=15)
     assert tune_replayed(store, Counting(), search="storm", trials=40).transfer is None
 
@@ -120,7 +120,7 @@ def test_a_resumed_search_is_the_one_that_was_interrupted(position: int) -> None
         )
 
 
-def test_a_file_of_starter_records_is_enough(store: SqlStore, tmp_path: Path) -> None:
+def test_a_file_of_starter_records_is_enough(store: Store, tmp_path: Path) -> None:
     with open_store("sqlite://") as theirs:
         tuned_elsewhere(theirs)
         assert export_file(theirs, tmp_path / "starter.jsonl") == 1
@@ -128,7 +128,7 @@ def test_a_file_of_starter_records_is_enough(store: SqlStore, tmp_path: Path) ->
     assert rank(began_at(store, STARTS)) < 0.1
 
 
-def test_failures_and_what_the_spaces_lack(store: SqlStore) -> None:
+def test_failures_and_what_the_spaces_lack(store: Store) -> None:
     tuned_elsewhere(store)
     (summary,) = store.sessions()
     trials = store.records(store.session(summary.id))

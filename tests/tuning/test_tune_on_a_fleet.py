@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -40,7 +41,7 @@ def test_a_fleet_of_one_node_is_this_machine(tmp_path: Path, capfd: pytest.Captu
     path, here = tmp_path / "records.db", Target.detect()
     with simulated_cluster(nodes=1) as cluster, open_store(path) as store:
         with Fleet.connect(cluster.address, like=identify()) as fleet:
-            given = {"search": "random", "store": store, "fresh": True, "fleet": fleet}
+            given: dict[str, Any] = {"search": "random", "store": store, "fresh": True, "fleet": fleet}
             result = sd.tune(operators.matmul(32, 32, 32), trials=3, **given)
             assert (result.trials, result.failed, result.target) == (3, 0, here)
             assert result.best is not None and result.best.kernel is not None

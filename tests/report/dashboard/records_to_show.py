@@ -7,9 +7,8 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from stormdrop.records import Outcome, Problem, Record, Setting, StoredSession, open_store
+from stormdrop.records import Outcome, Problem, Record, Setting, Store, StoredSession, open_store
 from stormdrop.records.reading.reader import RecordsReader
-from stormdrop.records.sql.sql_store import SqlStore
 from stormdrop.report.dashboard.app import create_app
 from stormdrop.report.dashboard.guard import Access
 from stormdrop.trial import Measurement, Phases, Status
@@ -28,7 +27,7 @@ def failed(error: str, elapsed: float = 0.0) -> Record:
     return Record(SKETCH, {"rows": 64, "tile": (8, 2)}, Measurement(Status.RUNTIME, (), error, Phases()), elapsed)
 
 
-def opened(store: SqlStore, name: str, search: str = "storm", **method: Any) -> StoredSession:
+def opened(store: Store, name: str, search: str = "storm", **method: Any) -> StoredSession:
     """A session that runs."""
     problem = Problem(f"{hash(name) & 0xFFFF:x}", f"text of {name}", name, "llvm", "a CPU, 2 cores")
     return store.open(problem, Setting(search, 0, {SKETCH: "fingerprint"}, {"size": 8}, method, {"numpy": "2.0"}))

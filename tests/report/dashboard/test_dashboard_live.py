@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -11,7 +12,7 @@ from records_to_show import client, database, opened, worked
 
 from stormdrop import events
 from stormdrop.errors import StoreError
-from stormdrop.records import open_store
+from stormdrop.records import SqlStore, open_store
 from stormdrop.records.reading.reader import RecordsReader
 from stormdrop.report.dashboard.changes import changes
 from stormdrop.report.dashboard.open_spans import open_spans
@@ -19,7 +20,7 @@ from stormdrop.report.traces.event_log import EventLog
 
 
 def test_changes_are_told_once() -> None:
-    stamps = iter(["a", "a", "b", StoreError("the disk\nfails"), "b", "c"])
+    stamps: Iterator[str | StoreError] = iter(["a", "a", "b", StoreError("the disk\nfails"), "b", "c"])
 
     def stamp() -> str:
         now = next(stamps)
@@ -87,6 +88,7 @@ def test_two_dashboards_and_a_tuning_at_once(tmp_path: Path) -> None:
         thread.start()
     try:
         with open_store(path) as store:
+            assert isinstance(store, SqlStore)
             store.patience = 1.0  # a reader that kept the writer waiting would fail the test
             session = opened(store, "softmax")
             for position in range(60):
