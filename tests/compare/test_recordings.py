@@ -63,7 +63,7 @@ def written(path: Path, *sessions: tuple[StoredSession, list[StoredTrial]]) -> P
 
 @pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz", "no suffix"])
 def test_records_become_a_ground(tmp_path: Path, name: str) -> None:
-    trials = [
+    trials: Trials = [
         ("s", {"rows": 4, "order": "ij"}, ok(2.0, 2.2, build=0.5)),
         ("s", {"rows": 2, "order": "ji"}, crash()),
         ("s", {"rows": 16, "order": "ij"}, ok(1.0)),

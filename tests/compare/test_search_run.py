@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import pytest
 
 from simulated_clock import simulated
 from stormdrop.compare.search_run import PARTS, run_search
+from stormdrop.measure.contract import Measurer
+from stormdrop.search import Knowledge
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status, Trial
 from stormdrop.tuning.trace import Trace
 
@@ -20,6 +22,7 @@ class ScriptedSearch:
     """A search that asks for given requests, batch by batch."""
 
     name: ClassVar[str] = "scripted"
+    knowledge = Knowledge()
     converged = True
 
     def __init__(self, batches: Sequence[Sequence[Candidate]], best: Candidate | None = None) -> None:
@@ -37,10 +40,10 @@ class ScriptedSearch:
         self.measured += [trial.candidate for trial in trials]
 
 
-class ScriptedMeasurer:
+class ScriptedMeasurer(Measurer):
     """A measurer that gives each candidate its samples one after the other. None stands for a failure."""
 
-    def __init__(self, samples: dict[Candidate, Sequence[float | None]], phases: Phases = SPENT):
+    def __init__(self, samples: Mapping[Candidate, Sequence[float | None]], phases: Phases = SPENT):
         self.samples = {candidate: list(script) for candidate, script in samples.items()}
         self.phases = phases
 
@@ -56,11 +59,6 @@ class ScriptedMeasurer:
         raise AssertionError("a run does not race")
 
     def close(self) -> None: ...
-
-    def __enter__(self) -> ScriptedMeasurer:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def leads(trace: Trace) -> list[tuple[int, Candidate | None]]:

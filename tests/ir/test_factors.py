@@ -10,7 +10,8 @@ from tvm import te
 
 from stormdrop import operators
 from stormdrop.ir.contractions.contraction import find_contraction, is_contraction
-from stormdrop.ir.contractions.factors import factor_of, factors_of, is_integer
+from stormdrop.ir.contractions.factors import factor_of, factors_of
+from stormdrop.ir.dtypes import is_integer
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.stages import StageGraph, intermediate, variable
 from stormdrop.ir.workload import Workload

@@ -154,7 +154,7 @@ def test_a_division_by_zero_is_infinite_and_no_warning() -> None:
     function = te.create_prim_func([a, b, te.compute((3,), lambda i: a[i] / b[i])])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (result,) = evaluate(function, [np.float32([1, -1, 0]), np.zeros(3, "float32")])
+        (result,) = evaluate(function, [np.array([1, -1, 0], np.float32), np.zeros(3, "float32")])
     np.testing.assert_array_equal(result, [np.inf, -np.inf, np.nan])
 
 
@@ -172,7 +172,7 @@ def test_a_conversion_of_what_no_integer_holds_is_no_warning() -> None:
     function = te.create_prim_func([x, te.compute((3,), lambda i: x[i].astype("int32"))])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (result,) = evaluate(function, [np.float32([np.nan, np.inf, -2.7])])
+        (result,) = evaluate(function, [np.array([np.nan, np.inf, -2.7], np.float32)])
     assert result[2] == -2
 
 

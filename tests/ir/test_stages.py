@@ -148,7 +148,7 @@ def test_a_product_is_one_reduction_over_its_last_axis() -> None:
     assert [(axis.name, axis.extent) for axis in stage.spatial] == [("v_i", 17), ("v_j", 35)]
     assert [(axis.name, axis.extent) for axis in stage.reductions] == [("v_k", 32)]
     assert stage.combine == "sum"
-    assert float(stage.identity.value) == 0.0
+    assert stage.identity is not None and float(stage.identity.value) == 0.0
     assert str(stage.value) == "a[v_i, v_k] * b[v_k, v_j]"
     assert [load.source.name for load in stage.loads()] == ["a", "b"]
 
@@ -267,7 +267,7 @@ def test_64_bit_values_are_refused_and_64_bit_indices_are_not() -> None:
         Workload.create("choice", te.create_prim_func(choice()))
 
     @T.prim_func(s_tir=True)
-    def shifted(x: T.Buffer((T.int64(8), T.int64(33)), "float32"), y: T.Buffer((T.int64(8), T.int64(31)), "float32")):
+    def shifted(x: T.Buffer((T.int64(8), T.int64(33)), "float32"), y: T.Buffer((T.int64(8), T.int64(31)), "float32")):  # type: ignore[no-untyped-def, valid-type]
         for i, j in T.grid(T.int64(8), T.int64(31)):
             with T.sblock("y"):
                 vi, vj = T.axis.remap("SS", [i, j])
@@ -308,14 +308,14 @@ def test_is_refused(arguments: Callable[[], list[Any]], reason: str) -> None:
 
 def test_what_is_no_tensor_or_is_read_and_written_is_refused() -> None:
     @T.prim_func(s_tir=True)
-    def scaled(x: T.Buffer((8,), "float32"), n: T.int32, y: T.Buffer((8,), "float32")):
+    def scaled(x: T.Buffer((8,), "float32"), n: T.int32, y: T.Buffer((8,), "float32")):  # type: ignore[no-untyped-def, valid-type]
         for i in range(8):
             with T.sblock("y"):
                 vi = T.axis.spatial(8, i)
                 y[vi] = x[vi] * T.Cast("float32", n)
 
     @T.prim_func(s_tir=True)
-    def accumulated(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+    def accumulated(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):  # type: ignore[no-untyped-def, valid-type]
         for i in range(8):
             with T.sblock("y"):
                 vi = T.axis.spatial(8, i)
@@ -329,7 +329,7 @@ def test_what_is_no_tensor_or_is_read_and_written_is_refused() -> None:
 
 def test_what_is_more_than_plain_blocks_is_refused() -> None:
     @T.prim_func(s_tir=True)
-    def twice(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+    def twice(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):  # type: ignore[no-untyped-def, valid-type]
         for i in range(8):
             with T.sblock("first"):
                 vi = T.axis.spatial(8, i)
@@ -340,7 +340,7 @@ def test_what_is_more_than_plain_blocks_is_refused() -> None:
                 y[vi] = x[vi]
 
     @T.prim_func(s_tir=True)
-    def guarded(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+    def guarded(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):  # type: ignore[no-untyped-def, valid-type]
         for i in range(8):
             with T.sblock("y"):
                 vi = T.axis.spatial(8, i)
@@ -348,7 +348,7 @@ def test_what_is_more_than_plain_blocks_is_refused() -> None:
                 y[vi] = x[vi]
 
     @T.prim_func(s_tir=True)
-    def parallel(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+    def parallel(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):  # type: ignore[no-untyped-def, valid-type]
         for i in T.parallel(8):
             with T.sblock("y"):
                 vi = T.axis.spatial(8, i)

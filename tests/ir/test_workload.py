@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm_ffi
 from tvm import te, tirx
+from tvm.tirx import PrimFunc
 
 from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
@@ -17,7 +18,7 @@ from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
 
 
-def function(name: str, extent: int = 8):
+def function(name: str, extent: int = 8) -> PrimFunc:
     a, b = te.placeholder((extent, 4), name=f"{name}_a"), te.placeholder((4, 6), name=f"{name}_b")
     k = te.reduce_axis((0, 4), name=f"{name}_k")
     c = te.compute((extent, 6), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name=name)

@@ -52,7 +52,9 @@ def convolved(x: Array, w: Array, *, stride: int = 1, pad: int = 0, dilation: in
     x = np.pad(x, [(0, 0), (0, 0), *[(pad, pad)] * dimensions])
     reach = [dilation * (extent - 1) + 1 for extent in w.shape[2:]]
     windows = np.lib.stride_tricks.sliding_window_view(x, reach, axis=tuple(range(2, x.ndim)))
-    windows = windows[(..., *[slice(None, None, stride)] * dimensions, *[slice(None, None, dilation)] * dimensions)]
+    steps: tuple[Any, ...]
+    steps = (..., *[slice(None, None, stride)] * dimensions, *[slice(None, None, dilation)] * dimensions)
+    windows = windows[steps]
     image, window = "yz"[:dimensions], "uv"[:dimensions]
     parts = [
         np.einsum(f"nc{image}{window},oc{window}->no{image}", *pair)
@@ -351,5 +353,5 @@ def test_arguments_of_another_type(make: Callable[[], object], message: str) -> 
 
 
 def test_lists_and_numpy_integers_are_taken() -> None:
-    workload = operators.reduce([np.int64(4), 5, 6], [0, 2])  # type: ignore[arg-type, list-item]
+    workload = operators.reduce([np.int64(4), 5, 6], [0, 2])  # type: ignore[arg-type]
     assert workload.key == operators.reduce((4, 5, 6), (0, 2)).key

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,6 @@ def test_points_of_the_space_are_right(workload: Workload) -> None:
         ({"group": 64, "bits": 8, "zero_points": 2}, "zero_points=2 must be 0 or 1"),
     ],
 )
-def test_arguments_that_make_no_sense_are_one_line(arguments: dict[str, int], message: str) -> None:
+def test_arguments_that_make_no_sense_are_one_line(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(OperatorError, match=f"^weight_only_dense: {message}$"):
         operators.weight_only_dense(1, 8, 64, **arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,11 @@ class TestGeneticAhead(SearchConformance):
 
 @pytest.mark.parametrize("name", sorted(AHEAD))
 def test_no_worker_waits_for_the_slowest_of_a_batch(name: str) -> None:
-    batch = {"genetic": {"population": 8}, "evolutionary": {"batch": 8}, "nose": {"population": 8, "elite": 1}}
+    batch: dict[str, dict[str, Any]] = {
+        "genetic": {"population": 8},
+        "evolutionary": {"batch": 8},
+        "nose": {"population": 8, "elite": 1},
+    }
     search = ahead(name, [SPACE], **batch.get(name, {}))
     objective = objective_of(bowl)
     first = search.ask(8)

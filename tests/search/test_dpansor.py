@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def bowl(candidate: Candidate) -> float:
     return 1e-3 * (1 + 0.08 * steps) * (1.01 if candidate.sketch == "other" else 1.0)
 
 
-def dpansor(*spaces: Space, seed: int = 0, explorer: str = "random", **options: object) -> DPAnsor:
+def dpansor(*spaces: Space, seed: int = 0, explorer: str = "random", **options: Any) -> DPAnsor:
     search = create("dpansor", spaces or [SPACE], np.random.default_rng(seed), explorer=explorer, **options)
     assert isinstance(search, DPAnsor)
     return search
@@ -136,14 +137,15 @@ def test_without_a_candidate_that_works_there_is_nothing_to_exploit() -> None:
         ({"exploiter": "grid", "exploiter_options": {"repeats": 0}}, "at least 1"),
     ],
 )
-def test_errors_come_at_once_in_one_line(options: dict[str, object], line: str) -> None:
+def test_errors_come_at_once_in_one_line(options: dict[str, Any], line: str) -> None:
     with pytest.raises(SearchError, match=line) as caught:
         dpansor(**options)
     assert "\n" not in str(caught.value)
 
 
 def test_options_are_plain_hashable_and_survive_json() -> None:
-    options = DPAnsorOptions(explorer="random", explorer_options={"repeats": 2}, exploiter_options={"repeats": 5})
+    given: dict[str, Any] = {"explorer_options": {"repeats": 2}, "exploiter_options": {"repeats": 5}}
+    options = DPAnsorOptions(explorer="random", **given)
     again = DPAnsorOptions(**json.loads(json.dumps(dataclasses.asdict(options))))
     assert again == options
     assert hash(again) == hash(options)

@@ -141,6 +141,7 @@ def test_speculation_keeps_to_the_width_and_can_be_off() -> None:
 
 def test_a_point_known_from_speculation_is_still_a_target() -> None:
     """The path 0 -> 1 -> 3 leads through points that were measured two batches earlier."""
+    times: dict[tuple[int, ...], float]
     times = {(0, 0): 9.0, (1, 0): 8.0, (2, 0): 7.0, (2, 1): 5.0, (3, 0): 6.5, (3, 1): 4.0, (3, 2): 4.5}
     space = Space("s", [Ordinal("a", list(range(4))), Ordinal("b", list(range(3)))])
     search = droplet(space, test="none")

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def test_it_finds_known_optima_that_random_search_misses(
 ) -> None:
     """There are 200 trials, which is a tenth of the points, with noise of 0.5%."""
 
-    def ends(name: str, **options: object) -> list[float]:
+    def ends(name: str, **options: Any) -> list[float]:
         runs = []
         for seed in range(5):
             compared = create(name, [space], np.random.default_rng(seed), **options)
@@ -245,7 +246,7 @@ def test_a_bred_batch_is_resumed_in_the_middle(cut: int) -> None:
     "options",
     [{"batch": 0}, {"population": 0}, {"generations": -1}, {"repeats": 0}, {"epsilon": 1.5}, {"mutation": -0.1}],
 )
-def test_nonsense_is_refused_in_one_line(options: dict[str, float]) -> None:
+def test_nonsense_is_refused_in_one_line(options: dict[str, Any]) -> None:
     with pytest.raises(SearchError) as refused:
         search(**options)
     assert next(iter(options)) in str(refused.value)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,7 +148,7 @@ LANDSCAPES = [
 def test_it_is_better_than_random_on_two_thousand_points(space: Space, seconds: Callable[[Candidate], float]) -> None:
     """After 300 trials, on average of 12 seeds, it is within 4% of the optimum, and 0.7 times as far as random."""
 
-    def above(name: str, **options: int) -> float:
+    def above(name: str, **options: Any) -> float:
         runs = [
             drive(create(name, [space], np.random.default_rng(seed), **options), objective_of(seconds), 8, 300)
             for seed in range(12)
@@ -166,6 +167,6 @@ def test_it_is_better_than_random_on_two_thousand_points(space: Space, seconds: 
         ({"mutation": 1.5}, "mutation is a probability"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, float], line: str) -> None:
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], line: str) -> None:
     with pytest.raises(SearchError, match=line):
         create("genetic", [TEN], np.random.default_rng(0), **options)

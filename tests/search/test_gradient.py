@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import count, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,14 +43,14 @@ def interacting(candidate: Candidate) -> float:
     return 1e-3 * (1 + off + 0.15 * abs(a + b - 9 - 2 * c * (x - 1)))
 
 
-def gradient(*spaces: Space, seed: int = 0, starts: Sequence[Candidate] = (), **options: object) -> Gradient:
+def gradient(*spaces: Space, seed: int = 0, starts: Sequence[Candidate] = (), **options: Any) -> Gradient:
     search = create("gradient", spaces, np.random.default_rng(seed), Knowledge(starts=tuple(starts)), **options)
     assert isinstance(search, Gradient)
     return search
 
 
 def descent(
-    start: tuple[int, ...], seconds: Seconds, n: int, space: Space = PLANE, **options: object
+    start: tuple[int, ...], seconds: Seconds, n: int, space: Space = PLANE, **options: Any
 ) -> list[list[tuple[int, ...]]]:
     """The points of the first n batches after the start, which is the only candidate of the first model."""
     steps = gradient(space, starts=[Candidate(space.name, start)], **{"samples": 1, **options}).steps()
@@ -300,7 +301,7 @@ def test_everything_is_measured_once_in_the_end() -> None:
     "options",
     [{"samples": 0}, {"hops": 0}, {"window": 0}, {"candidates": 0}, {"score_threshold": 1.1}, {"origins": -1}],
 )
-def test_nonsense_is_refused_in_one_line(options: dict[str, float]) -> None:
+def test_nonsense_is_refused_in_one_line(options: dict[str, Any]) -> None:
     with pytest.raises(SearchError) as refused:
         gradient(PLANE, **options)
     assert next(iter(options)) in str(refused.value)

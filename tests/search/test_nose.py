@@ -1,6 +1,7 @@
 """NoSE against the steps of its paper, and landscapes whose optimum is known."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,6 +153,6 @@ def test_it_is_near_the_optimum_of_two_thousand_points(space: Space, seconds: Ca
         ({"mutation": -0.1}, "mutation is a probability"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, float], line: str) -> None:
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], line: str) -> None:
     with pytest.raises(SearchError, match=line):
         create("nose", [TEN], np.random.default_rng(0), **options)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,7 +183,7 @@ def test_two_sides_need_a_greater_difference() -> None:
         ({"prune": 1.0}, "prune from 0 to less than 1"),
     ],
 )
-def test_bad_values_are_one_line(options: dict[str, object], line: str) -> None:
+def test_bad_values_are_one_line(options: dict[str, Any], line: str) -> None:
     with pytest.raises(SearchError, match=line):
         create("droplet", [SPACE], np.random.default_rng(0), **options)
 

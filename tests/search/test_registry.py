@@ -1,5 +1,7 @@
 """The registry: searches, their options and their errors by name."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ def test_searches_are_found_by_name() -> None:
         search = create(name, [SPACE], RNG)
         assert isinstance(search, Search)
         assert search.name == name
-        assert search.options == options_of(name)()
+        assert search.options == options_of(name)()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ def test_searches_are_found_by_name() -> None:
         ("grid", {"repeats": 0}, "at least 1"),
     ],
 )
-def test_errors_are_one_clear_line(name: str, options: dict[str, object], line: str) -> None:
+def test_errors_are_one_clear_line(name: str, options: dict[str, Any], line: str) -> None:
     with pytest.raises(SearchError, match=line) as caught:
         create(name, [SPACE], RNG, **options)
     assert "\n" not in str(caught.value)

@@ -27,7 +27,7 @@ def seconds(candidate: Candidate) -> float:
     return 1e-3 * (1 + math.log2(rows[2] / 8) ** 2 + math.log2(columns[1] / 48) ** 2 + 0.1 * (config["order"] == "ij"))
 
 
-def prior(candidates: list[Candidate]) -> np.ndarray:  # type: ignore[type-arg]
+def prior(candidates: list[Candidate]) -> np.ndarray:
     return np.array([seconds(candidate) for candidate in candidates])
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -230,6 +231,6 @@ def test_the_expected_improvement_agrees_with_sampling_and_does_not_underflow() 
         {"length": 0.0},
     ],
 )
-def test_options_out_of_range(options: dict[str, float]) -> None:
+def test_options_out_of_range(options: dict[str, Any]) -> None:
     with pytest.raises(SearchError, match="storm needs"):
         storm(**options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ def loops(space: Space) -> Callable[[Sequence[Candidate]], Rows]:
 
 def bowl(space: Space, unit: float, bottom: int) -> Callable[[Candidate], float]:
     def seconds(candidate: Candidate) -> float:
-        config = space.config(candidate.point)
+        config: Mapping[str, Any] = space.config(candidate.point)
         return unit * (1 + 0.2 * sum(abs(config[name] - bottom) for name in "abcd"))
 
     return seconds

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormdrop.space import Ordinal
+from stormdrop.space import Ordinal, Space
 from stormdrop.space.analytic import TILE_SIZES, landscapes
 from stormdrop.testing import SpaceConformance
 from stormdrop.trial import Candidate
@@ -26,7 +26,7 @@ OPTIMA = {
 
 
 class TestSpaces(SpaceConformance):
-    def make_spaces(self) -> list:
+    def make_spaces(self) -> list[Space]:
         by_name = landscapes()
         return [by_name[name].space for name in ("moon", "olivry-1", "tensilica-divisors")]
 

@@ -73,29 +73,29 @@ def test_what_is_too_large_is_refused(make: Callable[[], object], message: str) 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Ordinal("x", [(1, 2), (1, 2, 3)]), r"a value is a finite number or text, not \(1, 2\)"),
-        (lambda: Ordinal("x", [[1], [2]]), r"a value is a finite number or text, not \[1\]"),
-        (lambda: Categorical("x", [object()]), "a value is a finite number or text"),
-        (lambda: Ordinal("x", [1, None]), "finite number or text, not None"),
+        (lambda: Ordinal("x", [(1, 2), (1, 2, 3)]), r"a value is a finite number or text, not \(1, 2\)"),  # type: ignore[list-item]
+        (lambda: Ordinal("x", [[1], [2]]), r"a value is a finite number or text, not \[1\]"),  # type: ignore[list-item]
+        (lambda: Categorical("x", [object()]), "a value is a finite number or text"),  # type: ignore[list-item]
+        (lambda: Ordinal("x", [1, None]), "finite number or text, not None"),  # type: ignore[list-item]
         (lambda: Ordinal("x", [1.0, float("nan")]), "finite number or text, not nan"),
         (lambda: Ordinal("x", [1, float("inf")]), "finite number or text, not inf"),
-        (lambda: Ordinal("x", [1j]), "finite number or text, not 1j"),
-        (lambda: Ordinal("x", 5), "needs a list of values, not 5"),
-        (lambda: Ordinal(5, [1]), "name of a knob is text, not 5"),
-        (lambda: Tile("x", "8", 2), "the extent is a whole number, not '8'"),
-        (lambda: Tile("x", 8.0, 2), r"the extent is a whole number, not 8\.0"),
-        (lambda: Tile("x", 8, None), "levels is a whole number, not None"),
-        (lambda: Split("x", 8, [1, 2]), "needs one list of factors per level"),
-        (lambda: Split("x", 8, [["a"]]), "a factor is a whole number, not 'a'"),
-        (lambda: Space(None, []), "name of a space is text, not None"),
-        (lambda: Space("s", None), "needs a list of knobs, not None"),
-        (lambda: Space("s", ["x"]), "'x' is none of its knobs"),
-        (lambda: Space("s", [Ordinal("x", [1])], [lambda x: True]), "is none of its constraints"),
-        (lambda: Space("s", [Ordinal("x", [1])], [], 5), "a configuration is a value per knob, not 5"),
-        (lambda: Constraint.one_of(("x",), [5]), "one value for each of its knobs, not 5"),
+        (lambda: Ordinal("x", [1j]), "finite number or text, not 1j"),  # type: ignore[list-item]
+        (lambda: Ordinal("x", 5), "needs a list of values, not 5"),  # type: ignore[arg-type]
+        (lambda: Ordinal(5, [1]), "name of a knob is text, not 5"),  # type: ignore[arg-type]
+        (lambda: Tile("x", "8", 2), "the extent is a whole number, not '8'"),  # type: ignore[arg-type]
+        (lambda: Tile("x", 8.0, 2), r"the extent is a whole number, not 8\.0"),  # type: ignore[arg-type]
+        (lambda: Tile("x", 8, None), "levels is a whole number, not None"),  # type: ignore[arg-type]
+        (lambda: Split("x", 8, [1, 2]), "needs one list of factors per level"),  # type: ignore[list-item]
+        (lambda: Split("x", 8, [["a"]]), "a factor is a whole number, not 'a'"),  # type: ignore[list-item]
+        (lambda: Space(None, []), "name of a space is text, not None"),  # type: ignore[arg-type]
+        (lambda: Space("s", None), "needs a list of knobs, not None"),  # type: ignore[arg-type]
+        (lambda: Space("s", ["x"]), "'x' is none of its knobs"),  # type: ignore[list-item]
+        (lambda: Space("s", [Ordinal("x", [1])], [lambda x: True]), "is none of its constraints"),  # type: ignore[list-item]
+        (lambda: Space("s", [Ordinal("x", [1])], [], 5), "a configuration is a value per knob, not 5"),  # type: ignore[arg-type]
+        (lambda: Constraint.one_of(("x",), [5]), "one value for each of its knobs, not 5"),  # type: ignore[list-item]
         (lambda: Constraint.one_of(("x", "y"), [(1,)]), r"one value for each of its knobs, not \(1,\)"),
-        (lambda: Constraint(5, bool, "c"), "constraint 'c' needs a list of the names of knobs, not 5"),
-        (lambda: Constraint(("x",), 5, "c"), "constraint 'c' needs a function, not 5"),
+        (lambda: Constraint(5, bool, "c"), "constraint 'c' needs a list of the names of knobs, not 5"),  # type: ignore[arg-type]
+        (lambda: Constraint(("x",), 5, "c"), "constraint 'c' needs a function, not 5"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_no_knob_or_space_is_refused(make: Callable[[], object], message: str) -> None:
@@ -105,7 +105,7 @@ def test_what_is_no_knob_or_space_is_refused(make: Callable[[], object], message
 
 
 def test_numbers_of_numpy_become_pythons() -> None:
-    knob = Ordinal("x", [np.int8(1), np.float32(2.5), np.longdouble(4), np.array(8)])
+    knob = Ordinal("x", [np.int8(1), np.float32(2.5), np.longdouble(4), np.array(8)])  # type: ignore[list-item]
     assert [type(value) for value in knob.values] == [int, float, float, int]
 
 
@@ -121,7 +121,8 @@ def test_a_huge_tile_is_no_list() -> None:
     assert HUGE_TILE.count == 869_648_208
     space, rng = Space("s", [HUGE_TILE]), np.random.default_rng(0)
     point = space.sample(rng)
-    assert np.prod(space.config(point)["t"], dtype=object) == 2**60
+    tile: Any = space.config(point)["t"]
+    assert np.prod(tile, dtype=object) == 2**60
     assert all(space.contains(near) for near in space.neighbours(point))
     assert space.contains(space.mutate(point, rng))
     assert space.contains(mutated_as_ansor(space, point, rng))

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,9 +58,9 @@ def test_it_differs_from_the_default_neighbourhood() -> None:
     point = SPACE.point({"t": (2, 4, 3), "order": "a", "unroll": 16, "r": (3, 1, 8)})
     ours, papers = set(SPACE.neighbours(point)), set(coordinate_neighbours(SPACE, point))
     assert papers < ours
-    left_out = [SPACE.config(other) for other in ours - papers]
+    left_out: list[Mapping[str, Any]] = [SPACE.config(other) for other in ours - papers]
     assert any(config["order"] in ("c", "d") for config in left_out)
-    assert any(config["t"][1] * config["t"][2] == 12 and config["t"] != (2, 4, 3) for config in left_out)  # type: ignore[index]
+    assert any(config["t"][1] * config["t"][2] == 12 and config["t"] != (2, 4, 3) for config in left_out)
 
 
 def test_a_point_outside_is_refused() -> None:

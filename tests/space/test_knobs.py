@@ -1,6 +1,7 @@
 """Each kind of knob: the contract of `Knob`, its steps, samples, encodings and errors."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from stormdrop.errors import SpaceError
 from stormdrop.space import Categorical, Knob, Ordinal, Split, Tile
+from stormdrop.space.knob import Value
 from stormdrop.testing import check_knob
 
 ordinals = st.lists(st.integers(-5, 600), min_size=1, max_size=6, unique=True).map(lambda v: Ordinal("o", v))
@@ -36,7 +38,7 @@ def test_any_knob_conforms(knob: Knob, seed: int) -> None:
     check_knob(knob, np.random.default_rng(seed))
 
 
-def steps(knob: Knob, value: object) -> set[object]:
+def steps(knob: Knob, value: Value) -> set[Any]:
     """The values that are one step away."""
     return {knob.value(path[0]) for path in map(list, knob.directions(knob.coordinates(value))) if path}
 
@@ -50,7 +52,7 @@ def test_the_steps_of_a_tile_are_those_of_its_docstring() -> None:
 def test_exchange_keeps_the_inner_product() -> None:
     knob, plain = Tile("t", 360, 4), Tile("t", 360, 4, exchange=False)
     for coords in list(knob)[::17]:
-        value = knob.value(coords)
+        value: Any = knob.value(coords)
         for other in steps(knob, value) - steps(plain, value):
             assert np.prod(other[1:]) == np.prod(value[1:])
             assert sum(a != b for a, b in zip(other, value, strict=True)) == 2

@@ -117,7 +117,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         trees.fit([], np.zeros(0))
     trees.fit([np.zeros((1, 2))], np.ones(1))
     assert trees.fitted
-    assert trees.predict([]).shape == (0,)
+    assert trees.predict([]).shape == (0,)  # type: ignore[unreachable]
 
 
 def test_xgboost_is_loaded_by_the_first_fit_only() -> None:

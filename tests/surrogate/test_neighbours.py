@@ -37,6 +37,7 @@ def test_the_equations_by_hand() -> None:
 def test_many_estimates_at_once_follow_the_equations() -> None:
     rng = np.random.default_rng(0)
     rows = np.unique(rng.integers(0, 8, (90, 6)), axis=0)
+    observed: list[tuple[Sequence[float], float]]
     observed = [(tuple(c), float(y)) for c, y in zip(rows[:60].tolist(), rng.random(60), strict=True)]
     unseen = [tuple(c) for c in rows[60:].tolist()]
     assert having(observed).estimate(unseen) == pytest.approx([f_hat(c, observed, 9) for c in unseen])
