@@ -14,10 +14,10 @@ from stormdrop.machine.cpu import Target
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
-from stormdrop.sketches.contract import Sketch
+from stormdrop.sketches.contract import AnySketch
 from stormdrop.trial import Candidate
 
-SKETCH: Sketch = ChosenFaults(Plain())
+SKETCH: AnySketch = ChosenFaults(Plain())
 
 
 @pytest.fixture(scope="session")

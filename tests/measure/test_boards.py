@@ -52,6 +52,8 @@ class Board(Measurer):
     def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
         return [next(self.measure([Request(candidate, rounds)])) for candidate in candidates]
 
+    def close(self) -> None: ...
+
 
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:

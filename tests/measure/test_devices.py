@@ -82,7 +82,7 @@ def _in_a_worker() -> OnDevice:
     """Is unpickled just before the workbench looks for the device of its target."""
     from stormdrop.measure.worker import workbench
 
-    workbench.device_of = lambda _: PretendedGpu()
+    workbench.device_of = lambda _: PretendedGpu()  # type: ignore[assignment, attr-defined]
     return OnDevice()
 
 

@@ -63,10 +63,10 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Any:
         names = [lease if isinstance(lease, str) else lease.name for lease in leases]
         nodes = [Node(name, name, True, 1, 2.0) for name in names]
         by_name = {lease.name: lease for lease in leases if isinstance(lease, Lease)}
-        monkeypatch.setattr(module.ray_cluster, "nodes", lambda: nodes)
+        monkeypatch.setattr(module.ray_cluster, "nodes", lambda: nodes)  # type: ignore[attr-defined]
         monkeypatch.setattr(module, "_lease", lambda node, slot, workshop: by_name.get(node.name))
         found, refused = lease_equal_machines("auto", kind, like, None, 0.0)  # type: ignore[arg-type]
-        assert all(lease.released == (lease not in found) for lease in by_name.values()), "what is not taken is free"
+        assert all(lease.released == (lease not in found) for lease in by_name.values()), "what is not taken is free"  # type: ignore[comparison-overlap]
         return [lease.name for lease in found], refused
 
     return taken

@@ -140,6 +140,7 @@ def test_a_closed_iterator_does_not_wait_for_a_candidate_that_hangs(
         assert next(measurements).ok
         time.sleep(2.0)  # the other device hangs by now
         begin = time.perf_counter()
+        assert isinstance(measurements, Generator)
         measurements.close()
         assert time.perf_counter() - begin < 5
         # Both can be used again.

@@ -24,4 +24,5 @@ def test_tune_measure_check_and_record(tmp_path: Path) -> None:
         assert session.state is State.FINISHED and session.trials == 2
         assert (result.trials, result.failed, result.reused) == (2, 0, 0)
         inputs = work.random_inputs(1)
+        assert result.best is not None and result.best.kernel is not None
         np.testing.assert_allclose(result.best.kernel(*inputs), evaluate_graph(work.graph, inputs)[0], rtol=1e-5)

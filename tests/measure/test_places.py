@@ -38,6 +38,8 @@ class Worker(Measurer):
             raise self.error
         return [Measurement(Status.OK, (1.0,) * rounds) for _ in candidates]
 
+    def close(self) -> None: ...
+
 
 class Impatient(PlacesMeasurer):
     patience = 2.0
@@ -129,7 +131,7 @@ def test_what_is_announced_is_measured_while_the_slowest_of_the_batch_is() -> No
 def test_each_announced_candidate_is_measured_once() -> None:
     workers = [Worker(0.005) for _ in range(3)]
     with joined(*workers) as measurer:
-        found = []
+        found: list[Measurement] = []
         for first in range(0, 60, 6):
             measurer.announce(requests(60)[first : first + 12])
             found += measurer.measure(requests(60)[first : first + 6])

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,11 @@ from stormdrop.testing.measurers import MeasurerCase, MeasurerConformance
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status, Trial
 
 A, B, C, D = (Candidate("s", (i,)) for i in range(4))
-DATA = {A: [1.0, 1.2, 1.1], B: Recorded((2.0, 2.2), phases=Phases(0.1, 0.2, 0.0, 0.3)), C: Status.RUNTIME}
+DATA: dict[Candidate, Recorded | Sequence[float] | Status] = {
+    A: [1.0, 1.2, 1.1],
+    B: Recorded((2.0, 2.2), phases=Phases(0.1, 0.2, 0.0, 0.3)),
+    C: Status.RUNTIME,
+}
 
 
 class TestReplay(MeasurerConformance):

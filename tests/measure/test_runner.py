@@ -29,7 +29,7 @@ from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.records import open_store
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.trial import Candidate, Request
+from stormdrop.trial import Candidate, Measurement, Request
 from stormdrop.tuning.tune import tune
 
 
@@ -109,7 +109,7 @@ def test_a_runner_that_has_ended_is_noticed_at_the_first_candidate() -> None:
             (measurement,) = measurer.measure([Request(Candidate(space.name, first), 1)])
             assert measurement.ok
             end(server)
-            answers = []
+            answers: list[Measurement] = []
             with pytest.raises(MeasureError, match=f"runner {address}: no TVM RPC server answers"):
                 answers += measurer.measure([Request(Candidate(space.name, point), 1) for point in others])
             assert not answers, "no candidate is at fault"

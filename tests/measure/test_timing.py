@@ -18,7 +18,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.log: list[str] = []
-        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)  # type: ignore[attr-defined]
 
     def kernel(self, seconds: float, name: str = "k") -> Callable[[], object]:
         def call() -> None:

@@ -18,6 +18,7 @@ from stormdrop.measure.timing import TimingPlan
 from stormdrop.measure.worker import prepared_constants
 from stormdrop.measure.worker.workbench import Workbench
 from stormdrop.sketches.registry import sketches_for
+from stormdrop.space import Ordinal
 from stormdrop.trial import Status
 
 pytestmark = pytest.mark.compiles
@@ -126,6 +127,7 @@ def test_a_race_lays_out_the_constants_of_each_kernel_once(
     inputs = workload.random_inputs(1)
     bench.take(Data(tuple(inputs), tuple(workload.reference(inputs)), tolerance=0.0))
     columns = next(knob for knob in space.knobs if knob.name == "columns")
+    assert isinstance(columns, Ordinal)
     keys = range(3)
     for key in keys:
         config = {**space.config(space.origin), "columns": columns.values[key]}

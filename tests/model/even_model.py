@@ -16,7 +16,7 @@ from stormdrop.model.graph.graph import Graph
 from stormdrop.model.tuning import scheduler
 from stormdrop.model.tuning.budget import Budget
 from stormdrop.model.tuning.scheduler import tune_tasks
-from stormdrop.records import SqlStore
+from stormdrop.records import Store
 from stormdrop.trial import Candidate, Measurement, Request, Status
 from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions
@@ -60,11 +60,11 @@ def measure_with(monkeypatch: pytest.MonkeyPatch, kind: type[Even]) -> set[tuple
     return measured
 
 
-def tune_graph(graph: Graph, target: Target, store: SqlStore, budget: Budget, **options: Any) -> TunedTasks:
+def tune_graph(graph: Graph, target: Target, store: Store, budget: Budget, **options: Any) -> TunedTasks:
     return tune_tasks(graph, target, TuneOptions(**{"search": "random", **options}), budget, store)
 
 
-def tuned(graph: Graph, target: Target, store: SqlStore, budget: Budget, **options: Any) -> list[TunedTask]:
+def tuned(graph: Graph, target: Target, store: Store, budget: Budget, **options: Any) -> list[TunedTask]:
     result = tune_graph(graph, target, store, budget, **options)
     assert not result.interrupted
     return list(result.tasks)

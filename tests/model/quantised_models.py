@@ -109,7 +109,7 @@ def quantised(name: str, activations: str = "uint8", per_channel: bool = False) 
     shape = [size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim]
     samples = iter([{"x": np.random.default_rng(seed).normal(0, 1, shape).astype("float32")} for seed in range(4)])
 
-    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc, name-defined]
+    class Samples(quantization.CalibrationDataReader):  # type: ignore[name-defined]
         def get_next(self) -> Any:
             return next(samples, None)
 

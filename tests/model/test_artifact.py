@@ -95,7 +95,7 @@ def test_the_memory_of_an_input_makes_no_difference(model: CompiledModel, monkey
     for other in [read_only, np.asfortranarray(x)]:
         assert np.array_equal(model(other), expected)
     assert len(copied) == 2
-    assert np.array_equal(model(Exported(x)), expected)
+    assert np.array_equal(model(Exported(x)), expected)  # type: ignore[arg-type]
     # An input that something else than a kernel reads has to begin at a multiple of 64 bytes.
     copied.clear()
     monkeypatch.setattr(model, "metadata", replace(model.metadata, anywhere=()))
@@ -150,9 +150,9 @@ def test_a_tensor_that_is_negated_by_a_mark(model: CompiledModel) -> None:
     expected = model(-x)
     assert not np.array_equal(model(x), expected)
     for value in (x, np.asfortranarray(x), call_inputs.aligned(x)):  # copied or read in place
-        assert np.array_equal(model(Marked(value, negated=True)), expected)
-        assert np.array_equal(model(Marked(value, negated=True, conjugated=True)), expected)
-        assert np.array_equal(model(Marked(-value)), expected)
+        assert np.array_equal(model(Marked(value, negated=True)), expected)  # type: ignore[arg-type]
+        assert np.array_equal(model(Marked(value, negated=True, conjugated=True)), expected)  # type: ignore[arg-type]
+        assert np.array_equal(model(Marked(-value)), expected)  # type: ignore[arg-type]
 
 
 def test_a_negated_view_of_torch(model: CompiledModel) -> None:
@@ -166,7 +166,7 @@ def test_a_negated_view_of_torch(model: CompiledModel) -> None:
 def test_other_devices_are_refused(model: CompiledModel) -> None:
     x = random_feeds(model.inputs, 5)["x"]
     with pytest.raises(InputError, match="'x' is no array in the memory of the CPU"):
-        model(Exported(x, far=True))
+        model(Exported(x, far=True))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -385,6 +385,7 @@ def test_nothing_of_another_model_runs(
 ) -> None:
     """Whoever replaces a file also writes its checksum and the digest into the metadata."""
     meant = model.digest
+    assert meant is not None
     monkeypatch.setattr(loading, "_loader", lambda kind: pytest.fail(f"{kind} is loaded"))
     (saved / "kernels.bc").write_bytes(b"evil code")
     metadata, checksums, _ = Metadata.from_json((saved / "metadata.json").read_bytes())

@@ -159,9 +159,11 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
 
 def test_open_files_are_of_one_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def save(generation: str) -> None:
-        replace_folder(
-            tmp_path / "m.sd", lambda new: [(new / name).write_text(generation) for name in (METADATA, PROGRAM)]
-        )
+        def write(new: Path) -> None:
+            for name in (METADATA, PROGRAM):
+                (new / name).write_text(generation)
+
+        replace_folder(tmp_path / "m.sd", write)
 
     save("old")
     opened, open_file = [], artifact_files._open

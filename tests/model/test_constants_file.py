@@ -15,6 +15,7 @@ from stormdrop.model.tensors import ALIGNMENT, array_of, copied
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, ml_dtypes.bfloat16, np.float16, np.uint8])
 def test_constants_are_read_as_they_were_written(tmp_path: Path, dtype: type) -> None:
     rng = np.random.default_rng(0)
+    values: list[np.ndarray]
     values = [rng.integers(0, 2, shape).astype(dtype) for shape in ((3,), (), (0, 4), (100, 70), (1,))]
     with ConstantsWriter(tmp_path / "c.bin") as writer:
         offsets = writer.write(map(copied, values))

@@ -84,7 +84,8 @@ def test_it_is_right_verified_and_loads_in_a_fresh_process(make: Callable[[], on
     model.save(tmp_path / "m.sd")
     assert {path.name for path in (tmp_path / "m.sd").glob("*.onnx")} == {part.file for part in graph.foreign.reports}
     feeds = random_feeds(model.inputs, 1)
-    np.savez(tmp_path / "in.npz", **feeds)
+    arrays: dict[str, Any] = dict(feeds)
+    np.savez(tmp_path / "in.npz", **arrays)
     code = (
         "import sys, numpy as np, stormdrop as sd; folder = sys.argv[1]; "
         "model = sd.load(folder + '/m.sd', digest=sys.argv[2]); "
@@ -157,7 +158,8 @@ def test_arrays_of_the_verification_are_not_kept_even_if_the_machine_is_taken(mo
     def taken(*_: object) -> None:
         raise LockTimeout("the machine was not free in time")
 
-    for choose in (taken, lambda *_: {}):
+    choices: tuple[Callable[..., object], ...] = (taken, lambda *_: {})
+    for choose in choices:
         graph.foreign.examples = {0: [np.zeros(3)]}
         monkeypatch.setattr(graph.foreign, "choose_threads", choose)
         choose_parts(graph, Target.detect(), [random_feeds(graph.inputs)], endless())
@@ -352,7 +354,8 @@ def test_a_model_that_runs_alone_refuses_what_any_model_refuses(
     with pytest.raises(InputError, match=words) as raised:
         alone.run({**random_feeds(alone.inputs), **change})
     assert "\n" not in str(raised.value)
-    for missing in ({}, {"a": np.zeros((2, 3), np.float32)}, None, [1]):
+    faulty: tuple[Any, ...] = ({}, {"a": np.zeros((2, 3), np.float32)}, None, [1])
+    for missing in faulty:
         with pytest.raises(InputError):
             alone.run(missing)
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -70,7 +71,7 @@ def test_killed_three_times_and_resumed(tmp_path: Path) -> None:
         "--json",
     ]
     command = [sys.executable, "-m", "stormdrop", *map(str, words), "--trials"]
-    rng, kept = random.Random(0), []
+    rng, kept = random.Random(0), list[Any]()
     for _ in range(3):
         run = subprocess.Popen(
             [*command, str(TRIALS)],

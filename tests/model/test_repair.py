@@ -46,7 +46,7 @@ def coarse_schedules(monkeypatch: pytest.MonkeyPatch, part: str, always: bool = 
     monkeypatch.setattr(TaskSchedules, "variant", variant)
     if always:
 
-        def fallback(function: Any, lanes: int, made: Any = compile_module.schedule_fallback) -> Any:
+        def fallback(function: Any, lanes: int, made: Any = compile_module.schedule_fallback) -> Any:  # type: ignore[attr-defined]
             plain = made(function, lanes)
             return dataclasses.replace(plain, function=coarse(Variant(plain.function)).main)
 
@@ -123,10 +123,10 @@ def test_winograd_gives_way_to_a_schedule_that_only_reorders(
     right = verified_or_repaired(
         residual,
         builder,
-        None,
+        None,  # type: ignore[arg-type]
         builder.winners,
         lambda *_: verdicts.pop(0),
-        lambda _: None,  # type: ignore[arg-type]
+        lambda _: None,
     )
     assert [(entry.before, entry.after) for entry in right.replaced] == [("winograd_4", "register_blocked")]
     assert built == [{**builder.winners, index: others[0]}] == [right.combination]
@@ -143,8 +143,8 @@ def test_if_all_schedules_are_exact_the_model_is_refused(
         verified_or_repaired(
             residual,
             builder,
-            None,
+            None,  # type: ignore[arg-type]
             builder.winners,
             lambda *_: FAULT,
-            lambda _: None,  # type: ignore[arg-type]
+            lambda _: None,
         )

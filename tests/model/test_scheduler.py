@@ -17,6 +17,7 @@ from stormdrop.model.graph.graph import Graph
 from stormdrop.model.tuning import budget as budgets
 from stormdrop.model.tuning import scheduler
 from stormdrop.model.tuning.budget import Budget
+from stormdrop.model.tuning.task_state import ScheduledTask
 from stormdrop.records import State, open_store
 from stormdrop.search import annealing
 from stormdrop.search.common_model import CommonCostModel
@@ -289,7 +290,7 @@ def test_a_large_task_leaves_the_others_their_parts(
 
     measured = measure_with(monkeypatch, Patient)
     is_large = property(lambda state: state.kernel.workload.key == heaviest)
-    monkeypatch.setattr(scheduler.ScheduledTask, "is_large", is_large)
+    monkeypatch.setattr(ScheduledTask, "is_large", is_large)
     with open_store("sqlite://") as store:
         tuned(residual, target, store, Budget(None, seconds, clock.now))
     assert order[-1] == heaviest

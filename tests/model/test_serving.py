@@ -70,7 +70,7 @@ def test_a_model_has_its_number_of_threads(
 
 @pytest.mark.compiles
 def test_calls_that_meet_share_the_cores(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    used, meeting, cores = [], threading.Barrier(2, timeout=20), machines.CoreShares(2)
+    used, meeting, cores = [], threading.Barrier(2, timeout=20), machines.CoreShares(2)  # type: ignore[attr-defined]
 
     def meet(machine: machines.Machine) -> None:
         meeting.wait()  # both calls are in progress
@@ -78,7 +78,7 @@ def test_calls_that_meet_share_the_cores(model: CompiledModel, monkeypatch: pyte
         meeting.wait()
 
     def call() -> None:
-        model._machines.call(1, meet)
+        model._machines.call(1, meet)  # type: ignore[union-attr]
 
     monkeypatch.setattr(machines, "_shares", lambda: cores)
     callers = [threading.Thread(target=call) for _ in range(2)]

@@ -177,7 +177,7 @@ def test_a_full_disk_leaves_the_older_model(model: CompiledModel, saved: Path, m
         file.symlink_to("/dev/full")
         return written(weights, file)  # type: ignore[arg-type]
 
-    written = artifact.write_weights
+    written = artifact.write_weights  # type: ignore[attr-defined]
     before = {file.name: file.read_bytes() for file in saved.iterdir()}
     monkeypatch.setattr(artifact, "write_weights", onto_full)
     with pytest.raises(ArtifactError, match="No space left"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,16 @@ from onnx import TensorProto, helper
 
 def make_model(
     nodes: list[onnx.NodeProto],
-    weights: dict[str, tuple[int, ...]],
-    inputs: dict[str, tuple[int | str, ...]],
-    outputs: dict[str, tuple[int | str, ...]],
+    weights: Mapping[str, Sequence[int]],
+    inputs: Mapping[str, Sequence[int | str]],
+    outputs: Mapping[str, Sequence[int | str]],
     opset: int = 13,
     extra: list[onnx.TensorProto] | None = None,
 ) -> onnx.ModelProto:
     """A model whose float weights are all ones, as in the graphs that come without weights."""
     tensors = [onnx.numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in weights.items()]
 
-    def values(shapes: dict[str, tuple[int | str, ...]]) -> list[onnx.ValueInfoProto]:
+    def values(shapes: Mapping[str, Sequence[int | str]]) -> list[onnx.ValueInfoProto]:
         return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
 
     graph = helper.make_graph(nodes, "tiny", values(inputs), values(outputs), tensors + (extra or []))

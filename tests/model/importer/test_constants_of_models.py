@@ -122,7 +122,7 @@ def test_bytes_in_blocks(constant: bool) -> None:
         numpy_helper.from_array(np.arange(8, dtype=np.int8).reshape(2, 4), "c"),
     ]
     outputs = {"y": (2, 6), "d": (2, 4)}
-    model = make_model(nodes, {}, {"x": (2, 4)}, outputs if not constant else {"y": (2, 6)}, 21, extra)
+    model = make_model(nodes, {}, {"x": (2, 4)}, {"y": (2, 6)} if constant else outputs, 21, extra)
     model.ir_version = 10
     if constant:
         model.graph.node.append(helper.make_node("Add", ["x", "x"], ["twice"]))

@@ -47,7 +47,9 @@ def assert_same(ours: Graph, expected: Graph) -> None:
     ]
     assert (ours.name, ours.inputs, ours.outputs) == (expected.name, expected.inputs, expected.outputs)
     assert ours.constant_bytes == expected.constant_bytes
-    assert ours.source.SerializeToString(deterministic=True) == expected.source.SerializeToString(deterministic=True)
+    source: Any = ours.source
+    expected_source: Any = expected.source
+    assert source.SerializeToString(deterministic=True) == expected_source.SerializeToString(deterministic=True)
 
 
 def test_the_child_imports_what_this_process_would(importer: Importer, residual: Graph, tmp_path: Path) -> None:
@@ -63,7 +65,8 @@ def test_sizes_and_old_opsets(importer: Importer) -> None:
     nodes = [helper.make_node("Add", ["x", "w"], ["y"], axis=0, broadcast=1)]
     old = seed_weights(make_model(nodes, {"w": (2,)}, {"x": (2, 4)}, {"y": (2, 4)}, opset=6))
     graph = importer.load(old)
-    assert graph.converted and graph.source.opset_import[0].version == 13
+    source: Any = graph.source
+    assert graph.converted and source.opset_import[0].version == 13
     assert_same(graph, load_graph(old))
 
 

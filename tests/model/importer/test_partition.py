@@ -120,9 +120,7 @@ def test_a_model_that_runs_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_outputs_that_are_no_tensors_are_refused() -> None:
     pytest.importorskip("onnxruntime")
     model = make_model([helper.make_node("SplitToSequence", ["x"], ["y"], "split")], {}, {"x": (2, 2)}, {})
-    model.graph.output.append(
-        helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)  # type: ignore[arg-type]
-    )
+    model.graph.output.append(helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None))
     with pytest.raises(ModelError, match="'y'"):
         load_graph(model)
 
@@ -132,7 +130,7 @@ def test_an_output_of_another_type_than_the_model_says_is_onnxruntimes(monkeypat
     nodes = [helper.make_node("Cos", ["x"], ["a"]), helper.make_node("ReduceSum", ["a"], ["y"], "sum")]
     model = make_model(nodes, {}, {"x": (2, 4)}, {"y": (1, 1)})
     converters = {"ReduceSum": lambda node: tvm.relax.op.astype(tvm.relax.op.sum(node[0], keepdims=True), "float64")}
-    monkeypatch.setattr(frontend, "CONVERTERS", {**frontend.CONVERTERS, **converters})
+    monkeypatch.setattr(frontend, "CONVERTERS", {**frontend.CONVERTERS, **converters})  # type: ignore[attr-defined]
     imported = load_graph(model)
     assert parts(imported) == [{"ReduceSum": 1}] and imported.outputs[0].dtype == "float32"
     assert "output 'y' is imported as float64, not float32" in imported.foreign.reports[0].reason

@@ -73,7 +73,7 @@ def attention(
     constants = {
         **weights(rng, (_INPUTS, 3 * _HIDDEN), dtype, per_column),
         "bias": rng.normal(0, 0.3, 3 * _HIDDEN).astype("float32"),
-        "x_scale": np.float32([0.02]),
+        "x_scale": np.array([0.02], np.float32),
         "x_zero": np.uint8(120),
     }
     order = f"x w bias x_scale w_scale {'-' if mask is None else 'mask'} x_zero w_zero {'past' if past else ''}"
@@ -131,7 +131,8 @@ def test_a_row_that_is_masked_everywhere_has_the_softmax_of_its_scores() -> None
 
 
 def test_onnxruntime_runs_what_is_not_taken() -> None:
-    for unknown in ({"do_rotary": 1}, {"past_present_share_buffer": 1}):
+    attributes: tuple[dict[str, Any], ...] = ({"do_rotary": 1}, {"past_present_share_buffer": 1})
+    for unknown in attributes:
         model, _ = attention(**unknown)
         assert foreign_operators(load_graph(model)) == [{f"{_DOMAIN}.QAttention": 1}]
 

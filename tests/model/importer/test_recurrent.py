@@ -102,7 +102,7 @@ def test_agrees_with_onnxruntime(
     assert error(graph) < 1e-6
 
 
-def kernels_of_steps(operator: str, **attributes: int) -> list[str]:
+def kernels_of_steps(operator: str, **attributes: Any) -> list[str]:
     """The names of the kernels that a sequence of a model calls, step by step."""
     states = ("hidden", "cell") if operator == "LSTM" else ("hidden",)
     calls = kernel_calls(load_graph(recurrent(operator, optional=("bias", *states), **attributes)).mod)

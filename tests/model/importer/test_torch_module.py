@@ -19,7 +19,7 @@ from stormdrop.model.importer.torch_module import import_torch  # noqa: E402
 from stormdrop.model.verification.verify import Reference  # noqa: E402
 
 
-class Network(torch.nn.Module):
+class Network(torch.nn.Module):  # type: ignore[name-defined]
     """Convolution, batch norm, words; returns a dictionary."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def test_a_module_in_training_mode_is_compiled_for_inference() -> None:
 def test_the_batch_norm_is_part_of_the_convolution_and_words_index_their_table() -> None:
     graph = import_torch(network(), {"words": WORDS, "image": IMAGE, "scale": 0.5})
     assert any(task.name == "fused_conv2d_add_relu" for task in graph.tasks)
-    assert graph.source.index_ranges() == {"words": 11}  # type: ignore[union-attr]
+    assert graph.source.index_ranges() == {"words": 11}
 
 
 def test_an_import_that_computes_something_else_is_seen_in_float64() -> None:
@@ -108,12 +108,12 @@ def test_what_tvm_does_not_import_goes_by_onnx(
     assert "torch" in Reference.compute(graph).against
 
 
-class Branching(torch.nn.Module):
+class Branching(torch.nn.Module):  # type: ignore[name-defined]
     def forward(self, x: Any) -> Any:
         return x if x.sum() > 0 else -x
 
 
-class Counting(torch.nn.Module):
+class Counting(torch.nn.Module):  # type: ignore[name-defined]
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -64,7 +65,7 @@ FIRST_LAYERS = [
 
 @pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize(("first", "size"), FIRST_LAYERS)
-def test_images_are_read_as_they_are(first: dict[str, list[int]], size: tuple[int, int], images: int) -> None:
+def test_images_are_read_as_they_are(first: dict[str, Any], size: tuple[int, int], images: int) -> None:
     model = network(3, size, images, **first)
     assert transposes(model) == 0
     assert verify(compile_model(model), load_graph(model).source).max_error < 1e-5
@@ -101,13 +102,13 @@ def test_an_image_of_four_channels_and_weights_that_are_an_input() -> None:
 
 
 @pytest.mark.parametrize(("first", "size"), FIRST_LAYERS)
-def test_tiles_and_registers_take_such_convolutions(first: dict[str, list[int]], size: tuple[int, int]) -> None:
+def test_tiles_and_registers_take_such_convolutions(first: dict[str, Any], size: tuple[int, int]) -> None:
     graph = load_graph(network(3, size, **first))
     assert names_of_sketches(graph.tasks[0], AMX) >= {"register_blocked", "tiles_of_parts"}
 
 
 @pytest.mark.parametrize(("first", "size"), FIRST_LAYERS)
-def test_in_bfloat16_a_kernel_rounds_the_image(first: dict[str, list[int]], size: tuple[int, int]) -> None:
+def test_in_bfloat16_a_kernel_rounds_the_image(first: dict[str, Any], size: tuple[int, int]) -> None:
     graph = load_graph(network(3, size, **first))
     low = lowered(graph)
     assert list(low.low) == list(low.layers[:1])

@@ -24,7 +24,7 @@ def test_without_onnxruntime_onnx_itself_answers(residual: Graph, monkeypatch: p
     assert against.startswith("onnx.reference")
     assert np.array_equal(first["y"], again["y"])
     assert all(relative_error(second[name], first[name]) < 1e-5 for name in ("y", "r1"))
-    assert [output.name for output in residual.source.graph.output] == ["y"]
+    assert [output.name for output in residual.source.graph.output] == ["y"]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("opset", [9, 13])
@@ -51,7 +51,7 @@ def test_onnxruntime_rounds_in_another_order_without_its_optimisations(residual:
     pytest.importorskip("onnxruntime", reason="it has optimisations")
     feeds = random_feeds(residual.inputs)
     assert rounding_of_peer(OnnxOrigin(residual.source), feeds, "y") < 1e-5
-    assert rounding_of_peer(FromElsewhere(), feeds, "y") == 0.0
+    assert rounding_of_peer(FromElsewhere(), feeds, "y") == 0.0  # type: ignore[arg-type]
 
 
 def test_the_rounding_of_a_single_number_is_known() -> None:

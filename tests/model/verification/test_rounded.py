@@ -31,6 +31,7 @@ class Executions:
 
 
 def rounded(model: Any) -> Rounded:
+    runs: list[tuple[float, Mapping[str, Any]]]
     runs = [(3.0, {"rounded": True}), *((3.0, {"rounded": True, "noise": noise}) for noise in draws())]
     return Rounded(model, {}, {}, {"output 'y'": np.array([1.0, 0.5])}, runs)
 
