@@ -69,7 +69,7 @@ class NeedsPackage(Sleeper):
     """A contender whose library is missing."""
 
     def __init__(self, threads: int) -> None:
-        import a_package_that_nobody_has  # noqa: F401
+        import a_package_that_nobody_has  # type: ignore[import-not-found]  # noqa: F401
 
 
 class DyingEarly(Sleeper):

@@ -12,7 +12,7 @@ import pytest
 from stormdrop import operators
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "kernels"
-LAYER = {"bias": 1, "act": "relu", "requantize": 1, "dtype": "uint8"}
+LAYER: dict[str, Any] = {"bias": 1, "act": "relu", "requantize": 1, "dtype": "uint8"}
 WORKLOADS = [
     operators.dense(12, 32, 48, **LAYER),
     operators.conv2d(1, 9, 9, 16, 32, 3, 3, stride=2, pad=1, **LAYER),

@@ -18,7 +18,7 @@ from stormdrop.sketches.fingerprint import space_of
 from stormdrop.trial import Status
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-SMALL = {"n": 1, "h": 4, "w": 4, "ci": 4, "co": 32, "kh": 3, "kw": 3, "pad": 1, "layout": "NCHW"}
+SMALL: dict[str, Any] = {"n": 1, "h": 4, "w": 4, "ci": 4, "co": 32, "kh": 3, "kw": 3, "pad": 1, "layout": "NCHW"}
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ class Session:
     def run(self, folder: Path) -> Outcome:
         outcome = Outcome("a session of faults", runs=self.count)
         with sandbox(folder, shared().machine) as home:
+            program: list[str | Path]
             program = [INSIDE / "faulty_candidates.py", home.database, str(self.seed), str(self.count), *self.kinds]
             end = home.start(program, limit=_LIMIT, before=_bound_processes).wait()
             check_end(outcome, end, [0])

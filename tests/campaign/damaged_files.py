@@ -36,6 +36,7 @@ class Files:
         outcome, material = Outcome(f"damaged files: {self.kind}", runs=self.count), shared()
         with sandbox(folder, material.machine) as home:
             results = home.folder / "results"
+            words: list[str | Path]
             if self.kind == "artifact":
                 words = [INSIDE / "damaged_artifacts.py", material.older, results, str(self.seed), str(self.count)]
             else:

@@ -9,6 +9,7 @@ import resource
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from contract import Outcome
 from disturbed import Tuning
@@ -74,7 +75,7 @@ class Surroundings:
             end = tuning.start(environment=variables, before=self.before).wait()
             outcome.notes["code"] = end.code
             tuning.check_run(end, self.codes)
-            same_machine = {"before": self.before} if self.cores else {}
+            same_machine: dict[str, Any] = {"before": self.before} if self.cores else {}
             tuning.finish(**same_machine)
         return outcome
 

@@ -44,7 +44,7 @@ class Holder:
         material, outcome = shared(), Outcome(f"the holder of {self.file} is {'stopped' if self.stopped else 'killed'}")
         with sandbox(folder, material.machine) as home:
             total = 2 * self.seconds + self.stopped
-            holder = home.start([INSIDE / "lock_holder.py", home.temporary / self.file, total])
+            holder = home.start([INSIDE / "lock_holder.py", home.temporary / self.file, str(total)])
             _wait_until_held(home)
             tuning = Tuning(home, material, outcome, self.seed)
             process = tuning.start()
@@ -144,7 +144,7 @@ class Many:
     def run(self, folder: Path) -> Outcome:
         material, outcome = shared(), Outcome(f"{self.count} processes at once")
         with sandbox(folder, material.machine) as home:
-            command = ["tune-op", "matmul", "m=32", "n=32", "k=32", "--search", "random", "--trials", 3]
+            command = ["tune-op", "matmul", "m=32", "n=32", "k=32", "--search", "random", "--trials", "3"]
             processes = [
                 home.stormdrop(
                     *command, "--db", home.database, "--seed", self.seed + index, "--fresh", "--json", limit=300

@@ -16,6 +16,7 @@ Rng = np.random.Generator
 _INTEGERS = [0, 1, -1, 2, 3, 7, 16, 255, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 40, (1 << 63) - 1, -(1 << 63)]
 _FLOATS = [0.0, -0.0, 1.0, -1.0, math.nan, math.inf, -math.inf, 1e-45, 3e38]
 _TEXTS = ["", " ", "x", "\n", "\x1b[2J", "../..", "/etc/passwd", "a.b/c:0", "0", "-1", "w" * 100_000, "é\u202e"]
+_VALUES: list[Any]
 _VALUES = [None, True, False, "", "x", [], {}, [[]], -1, 0, 1, 2**31, 2**63, 10**400, 0.5, -0.0, 1e-320, 1e308]
 _VALUES += [math.nan, math.inf, -math.inf, 1 << 61, 1 << 32]
 

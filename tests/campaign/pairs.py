@@ -104,7 +104,9 @@ class ImportMeanwhile:
             process = home.stormdrop(*material.tune(home, "--seed", self.seed))
             outcome.require(process.reached("append", self.count), Kind.OTHER, f"there was no append {self.count}")
             exported = home.folder / "exported.jsonl"
-            for words in (["import", material.records], ["export", exported], ["import", exported]):
+            commands: tuple[list[str | Path], ...]
+            commands = (["import", material.records], ["export", exported], ["import", exported])
+            for words in commands:
                 end = home.start(["-m", "stormdrop", "db", *words, "--db", home.database]).wait()
                 check_end(outcome, end, [0], f"db {words[0]}")
             end = process.wait()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -80,7 +81,8 @@ def save(graph: Graph, path: Path) -> None:
     """Saves a graph, and beside it its inputs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(graph.model, path)
-    np.savez(path.with_suffix(".npz"), **graph.feeds)
+    feeds: dict[str, Any] = dict(graph.feeds)
+    np.savez(path.with_suffix(".npz"), **feeds)
 
 
 def described(graph: Graph) -> str:

@@ -222,7 +222,8 @@ def runs(rng: random.Random) -> Iterator[Case]:
             if position == 0:
                 yield Locked(rng.randint(1, 8), rng.choice([2.0, 15.0, _LONGEST_LOCK]), seed)
             elif position == 1:
-                yield rng.choice([Deleted(rng.randint(1, 8), rng.random() < 0.5, seed), Postgres(2, 20.0, seed)])
+                others: list[Case] = [Deleted(rng.randint(1, 8), rng.random() < 0.5, seed), Postgres(2, 20.0, seed)]
+                yield rng.choice(others)
             else:
                 place = rng.choice(["database", "database", "artifact"])
                 call = rng.choice(["write", "write", "write", "sync", "create"])

@@ -29,7 +29,7 @@ COMPLETIONS = [
 
 def all_commands() -> dict[str, Any]:
     root = typer.main.get_command(app.app)
-    found = {}
+    found: dict[str, Any] = {}
     for name, command in root.commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
         found |= {name: command} if inner is None else {f"{name} {key}": leaf for key, leaf in inner.items()}

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import environment
@@ -83,7 +84,8 @@ def test_a_pipe_that_does_not_wait_for_its_reader(stream: str, arrives: int | No
     program = (
         f"from stormdrop.cli.streams import guard; guard(); import sys; sys.{stream}.write('x' * 1_000_000); sys.exit()"
     )
-    with subprocess.Popen([sys.executable, "-c", program], **{stream: writer}) as process:
+    streams: dict[str, Any] = {stream: writer}
+    with subprocess.Popen([sys.executable, "-c", program], **streams) as process:
         os.close(writer)
         if arrives is None:  # nobody reads, and nothing waits for that
             assert process.wait(60) == 0

@@ -19,7 +19,7 @@ KERNELS = [
 
 
 def test_progress_in_plain_lines(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from stormdrop.tuning.tune import Progress
+    from stormdrop.tuning.result import Progress
 
     now = [100.0]
     monkeypatch.setattr("stormdrop.cli.progress.time.monotonic", lambda: now[0])

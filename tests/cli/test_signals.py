@@ -172,7 +172,7 @@ def test_ctrl_c_while_the_database_is_closed_loses_no_result(
     from sqlalchemy.dialects.sqlite import pysqlite
 
     close = pysqlite.SQLiteDialect_pysqlite.do_close
-    interrupted = []
+    interrupted: list[object] = []
 
     def interrupted_once(self: object, connection: object) -> None:
         if not interrupted:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from pages import PACKAGE
 from small_budgets import small_budget
 from small_network import save_small_network, save_small_product
@@ -25,7 +26,7 @@ HEAVY = ("bench", "codegen", "measure", "model", "sketches", "testing", "tuning"
 FENCE = re.compile(r"^```python\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 
 
-def modules() -> list[object]:
+def modules() -> list[ParameterSet]:
     """Every module with an example."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -53,7 +54,7 @@ def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not failed, "see the output above"
 
 
-def fenced() -> list[object]:
+def fenced() -> list[ParameterSet]:
     """The examples in docstrings that stand in a fence, because they suppose that a model is there."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):

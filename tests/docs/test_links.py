@@ -38,7 +38,7 @@ def _plain(heading: str) -> str:
 
 def _commands() -> dict[str, Any]:
     """The commands by their full names."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         inner = getattr(command, "commands", None)
         found |= {f"{name} {leaf}": inner[leaf] for leaf in inner} if inner else {name: command}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ class TestStormSampler(BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnly
         return lambda: StormSampler(seed=0)
 
 
-def valley(trial: optuna.Trial) -> float:
+def valley(trial: Any) -> float:
     x, y = trial.suggest_float("x", -4.0, 4.0), trial.suggest_int("y", 1, 1024, log=True)
     kind = trial.suggest_categorical("kind", [None, "good", "bad"])
     return (x - 1.5) ** 2 + (math.log2(y) - 5) ** 2 / 4 + {None: 1.0, "good": 0.0, "bad": 4.0}[kind]
@@ -40,10 +41,10 @@ def valley(trial: optuna.Trial) -> float:
 
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
 def test_it_finds_the_optimum_that_random_trials_miss(direction: str) -> None:
-    def objective(trial: optuna.Trial) -> float:
+    def objective(trial: Any) -> float:
         return valley(trial) if direction == "minimize" else 5 - valley(trial)
 
-    def best(sampler: optuna.samplers.BaseSampler) -> float:
+    def best(sampler: Any) -> float:
         study = optuna.create_study(direction=direction, sampler=sampler)
         study.optimize(objective, n_trials=60)
         return study.best_value if direction == "minimize" else 5 - study.best_value
@@ -62,7 +63,7 @@ def test_any_search_is_a_sampler_and_a_seed_decides_everything(search: str) -> N
 
 
 def test_no_point_is_tried_twice_and_failures_are_learned() -> None:
-    def objective(trial: optuna.Trial) -> float:
+    def objective(trial: Any) -> float:
         x, y = trial.suggest_int("x", 0, 5), trial.suggest_int("y", 0, 5)
         if x == 3:
             raise ArithmeticError("made to fail")

@@ -40,7 +40,7 @@ class Judges:
 
     def draw(self, seed: object, only: str | None = None) -> tuple[Case, Tally]:
         """The graph of a seed, which may be anything that has a `str`."""
-        answer = self._asked(("draw", str(seed), only))
+        answer: Any = self._asked(("draw", str(seed), only))
         if isinstance(answer, Judgement):
             raise RuntimeError(f"no graph can be drawn with seed {seed}: {answer}")
         case: Case
@@ -86,7 +86,7 @@ class Judges:
             self.close()
             return Judgement(Verdict.CRASH, f"{how}: {last}")
         (content,) = answer
-        return content  # type: ignore[no-any-return]
+        return content
 
 
 def rng_of(seed: object) -> np.random.Generator:

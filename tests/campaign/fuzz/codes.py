@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from fuzz.drawing import FLOATS, Array, Drawing, Value
@@ -87,7 +89,7 @@ def qdq_convolution(d: Drawing, name: str) -> Value:
     given = window(d, x, dilations=True, most=3)
     shape = (groups * d.choice([1, 2, 4]), x.shape[1] // groups, *given["kernel_shape"])
     weight, scale, zero = _weight_codes(d, shape, 0)
-    axis = {"axis": 0} if scale.rank else {}
+    axis: dict[str, Any] = {"axis": 0} if scale.rank else {}
     weights = d.add("DequantizeLinear", weight, scale, zero, exact=True, **axis)
     d.hide(codes, read, weights)
     bias = [d.constant(d.array(shape[:1]))] if d.chance(0.6) else []
@@ -103,7 +105,8 @@ def qdq_matmul(d: Drawing, name: str) -> Value:
     read = _dequantized(d, codes, *rest)
     n = d.choice([1, 3, 4, 8])
     weight, scale, zero = _weight_codes(d, (x.shape[-1], n), 1, d.choice(["int8", "int8", "uint8"]))
-    weights = d.add("DequantizeLinear", weight, scale, zero, exact=True, **({"axis": 1} if scale.rank else {}))
+    axis: dict[str, Any] = {"axis": 1} if scale.rank else {}
+    weights = d.add("DequantizeLinear", weight, scale, zero, exact=True, **axis)
     d.hide(codes, read, weights)
     made = d.add("MatMul", read, weights)
     if d.chance(0.5):

@@ -119,7 +119,7 @@ def unpool(d: Drawing, name: str) -> Value:
     x = image(d, (4,))
     if min(x.shape[2:]) < 2:
         raise Rejected("too small")
-    strides = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    strides: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
     pooled, indices = d.add_all("MaxPool", [x], 2, exact=True, **strides)
     d.hide(indices)
     return d.add(name, pooled, indices, **strides)

@@ -51,7 +51,7 @@ def _alter(operator: str, alter: Alter) -> None:
             alter(inputs, attributes)
         return right(self, name, inputs, attributes, opset)
 
-    _Importer._convert_operator = wrong  # type: ignore[method-assign]
+    _Importer._convert_operator = wrong  # type: ignore[assignment, method-assign]
 
 
 def crash() -> None:

@@ -76,8 +76,8 @@ class Expected:
             nudged = _run(running, names, _nudged(feeds, np.random.default_rng(seed)))
             for name, value in self.outputs.items():
                 if value.dtype.kind == "f" and nudged[name].shape == value.shape:
-                    moved = _OF_NUDGE * relative_error(nudged[name], value)
-                    self.allowed[name] = max(self.allowed[name], moved)
+                    error = _OF_NUDGE * relative_error(nudged[name], value)
+                    self.allowed[name] = max(self.allowed[name], error)
 
     @property
     def is_stable(self) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,11 @@ def _make_smaller(case: Case, _: Values) -> Iterator[Case]:
         for axis, extent in enumerate(value.shape):
             for smaller in dict.fromkeys([1, 2, extent // 2, extent - 1]):
                 if 0 < smaller < extent:
-                    yield _with_extent(case, lambda n, a, name=name, axis=axis: (n, a) == (name, axis), extent, smaller)
+                    yield _with_extent(case, partial(_is, name, axis), extent, smaller)
+
+
+def _is(name: str, axis: int, other: str, other_axis: int) -> bool:
+    return (other, other_axis) == (name, axis)
 
 
 _STEPS = (_cut_end, _cut_front, _take_out, _drop, _make_smaller)
