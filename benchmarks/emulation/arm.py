@@ -38,6 +38,7 @@ from make_arm_board import DEFAULT
 
 import stormdrop as sd
 from stand_ins.arm_board import ArmBoard, missing
+from stand_ins.cpus import cpu as named_cpu
 from stormdrop.cli.output import table
 from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.measure.contract import KernelSetup
@@ -89,7 +90,7 @@ def _checked(
     """Tries one chunk of the points of each space of a kernel. Yields what is not known: key, verdict, reason."""
     operator, *arguments = text.split()
     workload = sd.operators.create(operator, dict(argument.split("=") for argument in arguments))
-    target = replace(sd.Target.parse(f"cpu/{cpu}"), cores=1)  # the board's
+    target = replace(named_cpu(f"cpu/{cpu}"), cores=1)  # the board's
     try:
         sketches = sketches_for(workload, target, source)
     except UnsupportedFunction as error:  # MetaSchedule's rules fail on some functions

@@ -78,6 +78,7 @@ def wheels(folder: Path) -> None:
     tvm = [f"{name}=={metadata.version(name)}" for name in ("apache-tvm", "apache-tvm-ffi")]
     abis = [word for abi in ("cp311", "abi3", "none") for word in ("--abi", abi)]
     platforms = [word for age in ("2_28", "2_17", "2014") for word in ("--platform", f"manylinux{_tag(age)}_aarch64")]
+    command: list[str | Path]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder / "site", "--no-deps"]
     only = ["--only-binary=:all:", "--python-version", "3.11", "--implementation", "cp"]
     subprocess.run([*command, *only, *abis, *platforms, *tvm, *WHEELS], check=True)

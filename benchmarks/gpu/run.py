@@ -37,6 +37,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -221,8 +222,12 @@ def race(workload: Any, kernels: Mapping[str, Any], device: Gpu) -> dict[str, li
             except RuntimeError as error:  # cuDNN has no such kernel, or it cannot be captured
                 print(f"{name}: {one_line(error)}", file=sys.stderr, flush=True)
                 continue
-            clocks[f"{name} eager"] = lambda number, call=call: events(torch, call, number)
-            clocks[name] = lambda number, call=together: events(torch, call, -(-number // _IN_GRAPH)) / _IN_GRAPH
+            clocks[f"{name} eager"] = partial(events, torch, call)
+
+            def in_graphs(number: int, call: Any = together) -> float:
+                return events(torch, call, -(-number // _IN_GRAPH)) / _IN_GRAPH
+
+            clocks[name] = in_graphs
         numbers = {name: max(1, math.ceil(_SAMPLE / max(clock(_IN_GRAPH), 1e-7))) for name, clock in clocks.items()}
         rounds: dict[str, list[float]] = {name: [] for name in clocks}
         for _ in range(_ROUNDS):
@@ -275,7 +280,7 @@ def torch_calls(workload: Any, tensors: Sequence[Any]) -> dict[str, Callable[[],
     for layout, name in ((torch.contiguous_format, "torch"), (torch.channels_last, "torch NHWC")):
         data = x.permute(0, 3, 1, 2).contiguous(memory_format=layout)
         kernel = weight.permute(0, 3, 1, 2).contiguous(memory_format=layout)
-        calls[name] = lambda data=data, kernel=kernel: torch.conv2d(data, kernel, None, stride, pad)
+        calls[name] = partial(torch.conv2d, data, kernel, None, stride, pad)
     return calls
 
 

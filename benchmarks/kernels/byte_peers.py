@@ -141,7 +141,7 @@ class TorchBytes:
         x, weight, bias, scale = (torch.from_numpy(array) for array in inputs)
         onednn, zeros = torch.ops.onednn, torch.zeros(len(scale), dtype=torch.int32)
         wide_bias = bias * scale  # in units of the result
-        end = (1.0, 0, torch.uint8, "relu", [])
+        end: tuple[Any, ...] = (1.0, 0, torch.uint8, "relu", [])
         self._last = operator == "conv2d"
         if operator == "dense":
             packed = onednn.qlinear_prepack(weight, list(x.shape))

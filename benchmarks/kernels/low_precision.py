@@ -83,6 +83,7 @@ def measure(workload: Any, kind: Kind, options: argparse.Namespace) -> dict[str,
     """Tunes one layer and times it beside the peers."""
     result = sd.tune(workload, search=options.search, time=options.time, fresh=True)
     best = result.best
+    assert best is not None
     bench = time_beside_peers(
         workload,
         best.sketch,

@@ -168,8 +168,10 @@ def _tuned(workload: Any, pairs: Any, options: argparse.Namespace, pool: WorkerP
         )
     if result.interrupted:
         sys.exit(130)
-    raced = result.best is not None and result.baseline is not None
-    document = {**result.to_json(), "first_choice": result.best.seconds / result.baseline if raced else None}
+    first_choice = None
+    if result.best is not None and result.baseline is not None:
+        first_choice = result.best.seconds / result.baseline
+    document = {**result.to_json(), "first_choice": first_choice}
     del document["curve"]
     return document
 

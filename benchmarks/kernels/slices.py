@@ -341,8 +341,9 @@ def draw(entries: Mapping[str, Mapping[str, Any]], script: str) -> Path:
     for name, entry in entries.items():
         figure = heat_map(entry["plane"])
         save_figure(figure, OUT / f"{script.removesuffix('s')}_{name}.png")
-        figure.canvas.draw()
-        images.append(np.asarray(figure.canvas.buffer_rgba()))
+        canvas: Any = figure.canvas  # of matplotlib's Agg
+        canvas.draw()
+        images.append(np.asarray(canvas.buffer_rgba()))
     height, width = (max(image.shape[axis] for image in images) for axis in range(2))
     framed = [
         np.pad(image, [(0, height - image.shape[0]), (0, width - image.shape[1]), (0, 0)], constant_values=255)

@@ -77,10 +77,11 @@ def _layers(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, int]]]
                 )
 
 
-def measure(arguments: Mapping[str, int], rates: MemoryRates, options: argparse.Namespace) -> dict[str, Any]:
+def measure(arguments: Mapping[str, Any], rates: MemoryRates, options: argparse.Namespace) -> dict[str, Any]:
     """Tunes one layer and times it beside the peers."""
     workload = sd.operators.weight_only_dense(**arguments)
     result = sd.tune(workload, search=options.search, time=options.time, fresh=True)
+    assert result.best is not None
     inputs = numbers(workload)
     bench = time_beside_peers(
         workload,

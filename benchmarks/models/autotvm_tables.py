@@ -24,7 +24,7 @@ def model_table(entries: Entries, models: Sequence[str], arms: Sequence[str]) ->
     tunings = _tunings(entries)
     for model in models:
         of_model = [entry for entry in entries if entry.get("model") == model]
-        layers = next((entry["layers"] for entry in reversed(of_model) if "layers" in entry), [])
+        layers: Entries = next((entry["layers"] for entry in reversed(of_model) if "layers" in entry), [])
         raced = next((entry for entry in reversed(of_model) if entry.get("arms") == list(arms)), None)
         if raced is None:
             lines.append([model, f"{_finished(layers, tunings, arms)} tunings, no race yet", *[""] * 5])
@@ -62,11 +62,11 @@ def layer_table(entries: Entries, models: Sequence[str], arms: Sequence[str]) ->
     tables = []
     for model in models:
         of_model = [entry for entry in entries if entry.get("model") == model]
-        layers = next((entry["layers"] for entry in reversed(of_model) if "layers" in entry), [])
+        layers: Entries = next((entry["layers"] for entry in reversed(of_model) if "layers" in entry), [])
         wanted = [entry for entry in entries if "layer" in entry and entry["arms"] == list(arms)]
         races = {entry["layer"]: entry["race"] or {} for entry in wanted}
         lines = [[f"{model}: kernel", "points", *arms], ["---"] * (len(arms) + 2)]
-        sums = {arm: [0.0, 0.0, 0] for arm in arms}
+        sums: dict[str, Any] = {arm: [0.0, 0.0, 0] for arm in arms}
         for layer in layers:
             key, raced = layer["key"], races.get(layer["key"])
             own = {arm: tunings[key, arm] for arm in arms if (key, arm) in tunings}

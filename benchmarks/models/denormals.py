@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def main() -> None:
             tuned = sd.tune_model(model, time=given.time, store=store, keep_denormals=keep)
         print(f"{name}: verified with an error of {tuned.verified.max_error:.1e}", flush=True)
         feeds = random_feeds(tuned.model.inputs, 0)
-        calls[name] = lambda compiled=tuned.model, feeds=feeds: timed(lambda: compiled.run(feeds)["y"])
+        calls[name] = partial(timed, partial(output, tuned.model, feeds))
     calls |= onnxruntime_calls(model, feeds)
     calls |= openvino_calls(model, feeds)
     _, right = calls["stormdrop, denormals kept"]()
@@ -105,6 +106,10 @@ def underflowing() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def output(model: sd.CompiledModel, feeds: dict[str, Any]) -> Any:
+    return model.run(feeds)["y"]
+
+
 def onnxruntime_calls(model: onnx.ModelProto, feeds: dict[str, Any]) -> dict[str, Call]:
     """With and without denormals, each in a process of its own: only a process's first session sets the mode."""
     try:
@@ -115,8 +120,16 @@ def onnxruntime_calls(model: onnx.ModelProto, feeds: dict[str, Any]) -> dict[str
     for name, flush in (("onnxruntime", "0"), ("onnxruntime, denormals as zero", "1")):
         arguments = (model.SerializeToString(), feeds, flush, sd.Target.detect().cores)
         pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=open_session, initargs=arguments)
-        calls[name] = lambda pool=pool: pool.submit(run_session).result()
+        calls[name] = partial(answer, pool)
     return calls
+
+
+def answer(pool: ProcessPoolExecutor) -> tuple[float, Any]:
+    return pool.submit(run_session).result()
+
+
+_run: Callable[[], Any]
+"""What a process runs, once `open_session` has made it."""
 
 
 def open_session(model: bytes, feeds: dict[str, Any], flush: str, cores: int) -> None:

@@ -139,7 +139,7 @@ def _budgets(experiments: Sequence[Experiment], folder: Path) -> Path:
     for experiment, colour in zip(experiments, COLOURS, strict=False):
         budgets, runs = list(experiment.descents), list(experiment.descents.values())
         lows, highs = zip(*(experiment.race[run]["speed_interval"] for run in runs), strict=True)
-        style = {"color": colour, "markersize": 4, "label": experiment.model}
+        style: dict[str, Any] = {"color": colour, "markersize": 4, "label": experiment.model}
         speed.plot(budgets, [experiment.speed(run) for run in runs], "o-", **style)
         speed.fill_between(budgets, lows, highs, color=colour, alpha=0.2, linewidth=0)
         effort.plot(budgets, [experiment.tuning_speed(run) for run in runs], "o-", **style)

@@ -313,7 +313,7 @@ class _Detector:
     ) -> str:
         self._convolutions += 1
         weights = [self._ones(after, before // groups, kernel, kernel), *([self._ones(after)] if bias else [])]
-        window = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}
+        window: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}
         return self._node("Conv", value, *weights, group=groups, **window)
 
     def _node(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def throughput(artifact: Path, source: Path, seconds: float) -> list[dict[str, A
     contenders |= onnxruntime_sessions(source, model.threads)
     feeds = [random_feeds(model.inputs, seed) for seed in range(INPUTS)]
     right = {name: [first_output(call(feed)) for feed in feeds] for name, call in contenders.items()}
-    rows = {
+    rows: dict[tuple[str, int], dict[str, Any]] = {
         (name, callers): {"contender": name, "callers": callers, "calls": 0, "wrong": 0, "rates": []}
         for name in contenders
         for callers in (1, CALLERS)
@@ -104,7 +105,7 @@ def onnxruntime_sessions(source: Path, threads: int) -> dict[str, Call]:
         options.intra_op_num_threads, options.log_severity_level = count, 3
         session = onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
         name = "onnxruntime" if count == threads else f"onnxruntime, {count} intra-op thread"
-        sessions[name] = lambda feed, session=session: session.run(None, feed)
+        sessions[name] = partial(session.run, None)
     return sessions
 
 

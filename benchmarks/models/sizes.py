@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,12 @@ def steps(name: str, options: argparse.Namespace) -> list[tuple[str, Callable[[]
     """The steps of one model, by the name under which the result of each is saved."""
     sizes, shapes = SIZES[name]
     folder = _FOLDER / name
+    work: list[tuple[str, Callable[[], Any]]]
     work = [("source", lambda: export(name, folder)), ("all", lambda: tuned(folder, "all", shapes(sizes), 3, options))]
     for one in sizes:
-        work.append((f"alone {one}", lambda one=one: tuned(folder, f"alone-{one}", shapes(one), 1, options)))
-        work.append((f"same {one}", lambda one=one: compiled(folder, one, shapes(one), options)))
-        work.append((f"times {one}", lambda one=one: timed(folder, one, shapes(one), options)))
+        work.append((f"alone {one}", partial(tuned, folder, f"alone-{one}", shapes(one), 1, options)))
+        work.append((f"same {one}", partial(compiled, folder, one, shapes(one), options)))
+        work.append((f"times {one}", partial(timed, folder, one, shapes(one), options)))
     return work
 
 

@@ -152,7 +152,8 @@ def main() -> None:
 
     seconds = 0.0 if given.time in ("0", "0.0") else float(seconds_of(given.time) or 0.0)
     if given.one:
-        print(json.dumps(one(*given.one, seconds)))
+        name, way = given.one
+        print(json.dumps(one(name, way, seconds)))
         return
     done = {(entry["model"], entry["way"], entry["time"]): entry for entry in kept_lines(OUT)}
     outcomes: Counter[tuple[str, str]] = Counter()

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from starlette.testclient import TestClient
 
-from stormdrop.records import Outcome, Problem, Record, Setting, SqlStore, open_store
+from stormdrop.records import Outcome, Problem, Record, Setting, Store, open_store
 from stormdrop.records.reading.reader import RecordsReader
 from stormdrop.records.reading.session_lines import SessionFilter
 from stormdrop.report.dashboard.app import create_app
@@ -45,7 +45,7 @@ def sizes(sessions: int, trials: int, rng: np.random.Generator) -> list[int]:
     return [max(1, int(share)) for share in trials * weights / weights.sum()]
 
 
-def fill(store: SqlStore, sessions: int, trials: int, seed: int = 0) -> None:
+def fill(store: Store, sessions: int, trials: int, seed: int = 0) -> None:
     """Writes invented tunings of the kernels of a few models into a store."""
     rng = np.random.default_rng(seed)
     for number, count in enumerate(sizes(sessions, trials, rng)):

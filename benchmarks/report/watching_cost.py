@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with events.listening(told.append), open_store("sqlite://") as store:
         result = sd.tune(workload, time=options.time, store=store, fresh=True)
     with tempfile.TemporaryDirectory() as folder:
+        writers: list[EventLog | EventTrace]
         writers = [EventLog(Path(folder) / "log", print), EventTrace(Path(folder) / "trace", "a tuning", print)]
         start = time.perf_counter()
         for event in told:

@@ -189,7 +189,7 @@ def ground() -> tuple[Space, Objective]:
         return 1e-3 * math.exp(float(weights @ x**2 + 0.3 * x @ pairs @ x + ripples))
 
     def fails(candidate: Candidate) -> bool:
-        config = [knob.values[index] for knob, index in zip(knobs, candidate.point, strict=True)]
+        config: list[Any] = [knob.values[index] for knob, index in zip(knobs, candidate.point, strict=True)]
         return bool((config[0] + config[1]) * config[4] * config[7] > 2**15)  # the stages do not fit into memory
 
     return space, objective_of(seconds, between=0.005, within=0.01, fails=fails)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ from stormdrop.report.plots.style import save as save_figure
 from stormdrop.report.summary import best_after
 from stormdrop.sketches.fingerprint import space_of
 
-LAYER = {"n": 1, "h": 7, "w": 7, "ci": 512, "co": 512, "kh": 3, "kw": 3, "stride": 1, "pad": 1}
+LAYER: dict[str, Any] = {"n": 1, "h": 7, "w": 7, "ci": 512, "co": 512, "kh": 3, "kw": 3, "stride": 1, "pad": 1}
 NOSE = "nose:preset=paper"
 SEARCHES = (NOSE, "genetic:preset=paper", "annealing:preset=paper", "random")
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
@@ -97,7 +97,7 @@ def main() -> None:
 
 def errors(recording: Recording) -> dict[str, dict[str, float]]:
     """Prints and draws Figure 3; returns the number of points and the seconds by status."""
-    counts, seconds = Counter[str](), Counter[str]()
+    counts, seconds = Counter[str](), defaultdict[str, float](float)
     messages: dict[str, Counter[str]] = {}
     for known in recording.recorded.values():
         counts[known.status.value] += 1
@@ -165,7 +165,7 @@ def exponential(rates: NDArray[np.float64]) -> dict[str, Any]:
 def _histogram(rates: NDArray[np.float64], mean: float) -> Figure:
     figure, (axis,) = panels(["speeds of all valid points"])
     edges = np.linspace(0, rates[-1], _BINS + 1)
-    axis.hist(rates, edges, color=COLOURS[5], label="points")
+    axis.hist(rates, edges.tolist(), color=COLOURS[5], label="points")
     expected = len(rates) * stats.expon(scale=mean).pdf(edges) * (edges[1] - edges[0])
     axis.plot(edges, expected, color=COLOURS[1], label="exponential distribution of the same mean")
     axis.set_xlabel("GFLOP/s")

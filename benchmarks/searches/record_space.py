@@ -134,7 +134,8 @@ def record(
 
 def _known(ledger: Path, identity: dict[str, Any], fingerprints: Any) -> list[StoredTrial]:
     """What an earlier run has measured. A new ledger gets its first line, which says what it is of."""
-    header, *rows = kept_lines(ledger) or [None]
+    kept = kept_lines(ledger)
+    header, rows = (kept[0], kept[1:]) if kept else (None, [])
     if header is None:
         ledger.parent.mkdir(parents=True, exist_ok=True)
         ledger.write_text(json.dumps(identity) + "\n")
