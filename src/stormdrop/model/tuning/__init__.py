@@ -3,6 +3,7 @@
 tune.py, tuning_run.py      `sd.tune_model`, and what it keeps while it runs
 budget.py                   what a tuning may take
 scheduler.py, gain.py       the budget, shared out to the tasks
+task_state.py               where each task stands meanwhile
 choice.py, selection.py     which finalist is the fastest inside the model
 latency.py                  the last timing of the model
 result.py, sized_result.py  what a tuning returns
