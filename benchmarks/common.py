@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from stormdrop import Target, peak
+from stormdrop import Cpu, peak
 
 OUT = Path(__file__).parent / "out"
 
@@ -21,7 +21,7 @@ _PACKAGES = ("stormdrop", "apache-tvm", "torch", "onnxruntime", "openvino", "ten
 
 def machine() -> dict[str, Any]:
     """The CPU, its cores, its measured limits, and the versions of the tools."""
-    target = Target.detect()
+    target = Cpu.detect()
     limits = peak(target)
     return {
         "cpu": target.cpu,

@@ -87,12 +87,12 @@ def tune(
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
 
-    from stormdrop.machine.cpu import Target
+    from stormdrop.machine.cpu import Cpu
 
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
     result = Result([FunctionResult() for _ in modules])
     tvm_target = target.tvm()
-    if isinstance(target, Target):  # without the options that our kernels are compiled with
+    if isinstance(target, Cpu):  # without the options that our kernels are compiled with
         tvm_target = tvm.target.Target({"kind": "llvm", "mcpu": target.mcpu, "num-cores": target.cores})
 
     @derived_object

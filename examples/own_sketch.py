@@ -24,13 +24,13 @@ class RowsAndVectors:
     name = "rows_and_vectors"
     max_error = 0.0  # it computes what the function says, in another order
 
-    def space(self, workload: Workload, target: sd.Target) -> sd.Space | None:
+    def space(self, workload: Workload, target: sd.Cpu) -> sd.Space | None:
         if len(workload.graph.stages) != 1 or len(workload.outputs[0].shape) != 2:
             return None
         columns = workload.outputs[0].shape[1]
         return sd.Space(self.name, [sd.Ordinal("lanes", [n for n in (1, 2, 4, 8, 16, 32) if columns % n == 0])])
 
-    def apply(self, workload: Workload, target: sd.Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: sd.Cpu, config: Mapping[str, Any]) -> Variant:
         schedule = Schedule(workload.function)
         (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
         rows, columns, *reductions = schedule.get_loops(block)
@@ -43,7 +43,7 @@ class RowsAndVectors:
 
 def main() -> None:
     workload = sd.operators.matmul(64, 96, 32)
-    check_sketch(RowsAndVectors(), workload, sd.Target.detect(), samples=4)
+    check_sketch(RowsAndVectors(), workload, sd.Cpu.detect(), samples=4)
     result = sd.tune(workload, sketches=[RowsAndVectors()], trials=6)
     print(f"{result.best.seconds * 1e6:.1f} us with {result.best.config}")
 

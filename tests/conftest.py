@@ -135,13 +135,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     hundreds of megabytes it would take arrays of a gigabyte.
     """
     if getattr(session.config.option, "numprocesses", None):
-        from stormdrop.machine.cpu import Target
+        from stormdrop.machine.cpu import Cpu
         from stormdrop.machine.limits import memory_rates
         from stormdrop.machine.limits.kept_measurements import keep
         from stormdrop.machine.limits.measuring import measured_in_child, shape_of
         from stormdrop.machine.limits.peak import peak
 
-        target = Target.detect()
+        target = Cpu.detect()
         shape = {**shape_of(target), "l2s": target.cores * target.l2, "l3s": min(target.l3s * target.l3, 32 << 20)}
         serve = "stormdrop.machine.limits.memory_loops:serve_memory_rates"
         with suppress(MeasureError):  # on a very busy machine it takes too long; a test that needs it measures it

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from stormdrop import Target, operators
+from stormdrop import Cpu, operators
 from stormdrop.measure.contract import KernelSetup, Measurer
 from stormdrop.measure.fleet.fleet import Fleet, FleetMeasurer
 from stormdrop.measure.fleet.identity import identify
@@ -136,7 +136,7 @@ def faults(seconds: float, count: int) -> dict[str, Any]:
 
 def real(rounds: int, candidates: int) -> dict[str, Any]:
     """The same candidates measured with and without Ray in turns: what each takes, and how long all of them take."""
-    target, rng = Target.detect(), np.random.default_rng(0)
+    target, rng = Cpu.detect(), np.random.default_rng(0)
     kernels: dict[str, Any] = {}
     with simulated_cluster(nodes=1) as cluster, Fleet.connect(cluster.address, like=identify()) as fleet:
         for name, workload in {

@@ -52,7 +52,7 @@ import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.codegen.compile import compile_kernel
 from stormdrop.errors import StormdropError, one_line
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import parse_machine
 from stormdrop.machine.gpu import Gpu
 from stormdrop.sketches.meta_schedule import replay, tunable
 from stormdrop.statistics import ratio_interval
@@ -89,7 +89,7 @@ def main() -> None:
             sys.exit(f"nothing has been measured yet: there is no {path}")
         show(name, json.loads(path.read_text())["shapes"], _by_trials("Ansor", options))
         return
-    device = Target.parse("cuda")
+    device = parse_machine("cuda")
     assert isinstance(device, Gpu)
     device.tvm()  # makes CUDA number GPUs as the driver does, before torch begins to use it
     host = {**machine(), **_torch(), "gpu": device.machine, "conditions": device.conditions}

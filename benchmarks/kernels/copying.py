@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stormdrop import Target
+from stormdrop import Cpu
 from stormdrop.machine.limits.measuring import compile_function
 from stormdrop.machine.limits.peak_loops import copy_function
 
@@ -22,7 +22,7 @@ class Copy:
     def __init__(self, moved: float, threads: int) -> None:
         import tvm
 
-        target = Target.detect()
+        target = Cpu.detect()
         length = max(1, round(moved / 8 / threads / target.lanes)) * target.lanes
         function = copy_function(threads, length, target.lanes)
         self._kernel = compile_function(function, target.mcpu, threads).jit()["main"]

@@ -140,7 +140,7 @@ def _checked(job: tuple[str, str, int]) -> list[dict[str, Any]]:
     text, source, count = job
     operator, *arguments = text.split()
     workload = sd.operators.create(operator, dict(argument.split("=") for argument in arguments))
-    target = sd.Target.detect()
+    target = sd.Cpu.detect()
     inputs = workload.random_inputs(1)
     expected = workload.reference(inputs)
     rows = []

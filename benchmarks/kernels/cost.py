@@ -79,7 +79,7 @@ def by_sketch(workload: Any, points: int) -> Iterator[tuple[str, dict[str, float
     """The median milliseconds per phase of each sketch that applies."""
     from stormdrop.sketches.registry import sketches_for
 
-    target = sd.Target.detect()
+    target = sd.Cpu.detect()
     for sketch, space in sketches_for(workload, target):
         rng = np.random.default_rng(0)
         timer = CandidateTimer(workload, target)

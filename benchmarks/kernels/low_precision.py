@@ -65,7 +65,7 @@ def main() -> None:
     options = _options()
     kind, name = KINDS[options.type], f"kernels_{options.type}"
     host = machine()
-    target = sd.Target.detect()
+    target = sd.Cpu.detect()
     rates = {rate.unit.name: rate.rate for rate in unit_rates(target) if rate.offered and rate.unit.sums == kind.sums}
     host["gops"] = max(rates.values(), default=0.0) / 1e9
     entries = earlier_entries(name, host)
@@ -89,7 +89,7 @@ def measure(workload: Any, kind: Kind, options: argparse.Namespace) -> dict[str,
         best.sketch,
         best.config,
         [name for name in options.against or kind.peers if name in kind.peers],
-        threads=sd.Target.detect().cores,
+        threads=sd.Cpu.detect().cores,
         seconds=6.0,
         rounds=options.rounds,
         inputs=kind.inputs(workload),

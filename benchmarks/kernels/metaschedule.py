@@ -82,7 +82,7 @@ def saved(shape: Shape) -> dict[str, Any] | None:
     if not path.exists():
         return None
     known: dict[str, Any] = json.loads(path.read_text())
-    same = (shape.workload().key, sd.Target.detect().machine)
+    same = (shape.workload().key, sd.Cpu.detect().machine)
     return known if (known["key"], known["machine"]) == same else None
 
 
@@ -95,7 +95,7 @@ def tune(shape: Shape, trials: int, seed: int) -> dict[str, Any]:
 
     from stormdrop.sketches.meta_schedule import tunable
 
-    workload, target = shape.workload(), sd.Target.detect()
+    workload, target = shape.workload(), sd.Cpu.detect()
     result = metaschedule_peer.tune([tunable(workload)], [1.0], target, seed, trials)
     (function,) = result.functions
     return {
@@ -184,7 +184,7 @@ def race(workload: Any, ours: Mapping[str, Any], trace: Any, rounds: int) -> dic
     ]
     add_to_import_path(Path(__file__).parent)
     with ExitStack() as stack:
-        processes = [stack.enter_context(ContenderProcess(spec, sd.Target.detect().cores)) for spec in specs]
+        processes = [stack.enter_context(ContenderProcess(spec, sd.Cpu.detect().cores)) for spec in specs]
         errors = [relative_error(process.outputs()[0], expected) for process in processes]
         times = take_turns(processes, rounds)
     mine, other = times.seconds

@@ -63,7 +63,7 @@ def main() -> None:
 
 def measured(name: str, workload: Workload, loops: Template, folder: Path = OUT) -> dict[str, Any]:
     """Measures a plane twice, as far as that is not done, and describes it as `slices.measure` does."""
-    target = sd.Target.detect()
+    target = sd.Cpu.detect()
     space = space_of(loops, workload, target)
     if space is None:
         raise ValueError(f"{loops.name} does not take {workload.name}")

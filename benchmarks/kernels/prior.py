@@ -79,7 +79,7 @@ def main() -> None:
 
 def measure(workload: Any, options: argparse.Namespace, pool: WorkerPool) -> dict[str, Any]:
     """Measures a shape and returns its entry."""
-    target = sd.Target.detect()
+    target = sd.Cpu.detect()
     pairs = sketches_for(workload, target)
     expected = prior(pairs, workload, target)
     rng = np.random.default_rng(0)
@@ -127,7 +127,7 @@ def _measurements(
     sketches, spaces = zip(*pairs, strict=True)
     measurements: dict[Candidate, Measurement] = {}
     with LocalMeasurer(
-        KernelSetup(workload, sd.Target.detect(), list(zip(sketches, spaces, strict=True))), pool=pool
+        KernelSetup(workload, sd.Cpu.detect(), list(zip(sketches, spaces, strict=True))), pool=pool
     ) as measurer:
         for start in range(0, len(candidates), BATCH):
             batch = candidates[start : start + BATCH]

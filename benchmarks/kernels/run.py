@@ -88,7 +88,7 @@ def measure(
     "failed".
     """
     begin = time.perf_counter()
-    workload, target = shape.workload(), sd.Target.detect()
+    workload, target = shape.workload(), sd.Cpu.detect()
     size = moved(workload)
     entry: dict[str, Any] = {
         "name": shape.name,
@@ -123,7 +123,7 @@ def measure(
 
 def _without_choice(entries: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """The entries with these options of the shapes that have no inexact sketch: `--direct` changes nothing for them."""
-    target = sd.Target.detect()
+    target = sd.Cpu.detect()
     setting = {"search": options.search, "budget": options.time, "seed": options.seed}
     return {
         name: entry

@@ -80,7 +80,7 @@ def main() -> None:
 
 def fingerprints(workload: Any) -> dict[str, str]:
     """The fingerprints of the spaces that `sd.tune` would search, by sketch. Figures of other spaces do not apply."""
-    return {space.name: space.fingerprint for _, space in sketches_for(workload, sd.Target.detect())}
+    return {space.name: space.fingerprint for _, space in sketches_for(workload, sd.Cpu.detect())}
 
 
 def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
@@ -122,13 +122,13 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
 def _ours(workload: Any) -> list[dict[str, Any]]:
     return [
         {"name": space.name, "points": space.size, "knobs": len(space.knobs), "fingerprint": space.fingerprint}
-        for _, space in sketches_for(workload, sd.Target.detect())
+        for _, space in sketches_for(workload, sd.Cpu.detect())
     ]
 
 
 def _derived(workload: Any) -> dict[str, list[int]]:
     """The sizes of the spaces that the other two sources make of the workload, one per sketch."""
-    target = sd.Target.detect()
+    target = sd.Cpu.detect()
     sources: dict[str, Any] = {
         "rules": derive(workload, target),
         "meta_schedule": meta_schedule_sketches(workload, target),

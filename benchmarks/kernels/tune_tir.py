@@ -94,7 +94,7 @@ def tuned(shape: Shape, strategy: str, seed: int, trials: int) -> dict[str, Any]
 
     add_to_import_path(Path(metaschedule_peer.__file__).parent)
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
-    machine_here = sd.Target.detect()
+    machine_here = sd.Cpu.detect()
     target = tvm.target.Target({"kind": "llvm", "mcpu": machine_here.mcpu, "num-cores": machine_here.cores})
     curve: list[tuple[float, float]] = []
     best: list[Any] = []  # the trace of the fastest
@@ -150,7 +150,7 @@ def raced(shape: Shape, done: Mapping[str, Mapping[str, Any]], rounds: int) -> d
     ]
     add_to_import_path(Path(__file__).parent)
     with ExitStack() as stack:
-        processes = [stack.enter_context(ContenderProcess(spec, sd.Target.detect().cores)) for spec in specs]
+        processes = [stack.enter_context(ContenderProcess(spec, sd.Cpu.detect().cores)) for spec in specs]
         errors = [relative_error(process.outputs()[0], expected) for process in processes]
         times = take_turns(processes, rounds)
     theirs, ours = times.seconds

@@ -51,7 +51,7 @@ _TOLERANCE = 1e-3  # float32, with sums in any order
 def main() -> None:
     options = _options()
     host = machine()
-    target = sd.Target.detect()
+    target = sd.Cpu.detect()
     rates = memory_rates(target)
     entries = earlier_entries(_NAME, host)
     add_to_import_path(Path(__file__).parent)
@@ -88,7 +88,7 @@ def measure(arguments: Mapping[str, Any], rates: MemoryRates, options: argparse.
         result.best.sketch,
         result.best.config,
         list(PEERS),
-        threads=sd.Target.detect().cores,
+        threads=sd.Cpu.detect().cores,
         seconds=6.0,
         rounds=options.rounds,
         inputs=inputs,

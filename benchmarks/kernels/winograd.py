@@ -49,7 +49,7 @@ def main() -> None:
     with WorkerPool(host["cores"]) as pool:
         for name in options.shapes:
             workload = SHAPES[name].workload()
-            target = sd.Target.detect()
+            target = sd.Cpu.detect()
             spaces = [sketch.space(workload, target) for sketch in SKETCHES]
             versions = {space.name: space.fingerprint for space in spaces if space is not None}
             setting = {"time": options.time, "rounds": options.rounds, "sketches": versions}
@@ -67,7 +67,7 @@ def main() -> None:
 
 def measure(workload: Any, options: argparse.Namespace, pool: WorkerPool) -> dict[str, Any]:
     """For each sketch: its best schedule, its time beside the others, its speed over the direct one, its error."""
-    target = sd.Target.detect()
+    target = sd.Cpu.detect()
     pairs = [(sketch, space) for sketch in SKETCHES if (space := sketch.space(workload, target)) is not None]
     tuned = [_tuned(workload, sketch, options, pool) for sketch, _ in pairs]
     candidates = [
@@ -143,7 +143,7 @@ def _options() -> argparse.Namespace:
     applicable = [
         name
         for name, shape in SHAPES.items()
-        if shape.operator == "conv2d" and Winograd(2).space(shape.workload(), sd.Target.detect()) is not None
+        if shape.operator == "conv2d" and Winograd(2).space(shape.workload(), sd.Cpu.detect()) is not None
     ]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default=",".join(applicable), help="shapes, separated by commas (%(default)s)")

@@ -111,7 +111,7 @@ def main() -> None:
     setting = {"trials": options.trials, "seed": options.seed}
     if not (options.table or options.layers):
         for model in options.models:
-            complete(model, options, {**setting, "cpu": sd.Target.detect().cpu})
+            complete(model, options, {**setting, "cpu": sd.Cpu.detect().cpu})
     entries = [entry for entry in kept_lines(options.file) if all(entry[key] == setting[key] for key in setting)]
     for cpu in dict.fromkeys(entry["cpu"] for entry in entries):
         of_cpu = [entry for entry in entries if entry["cpu"] == cpu]
@@ -126,7 +126,7 @@ def main() -> None:
 
 def complete(model: str, options: argparse.Namespace, setting: Mapping[str, Any]) -> None:
     """Does what is missing of a model: its tunings, the races of its kernels, and the race of the whole models."""
-    path, target = options.file, sd.Target.detect()
+    path, target = options.file, sd.Cpu.detect()
     source = _FOLDER / model / "model.onnx"
     if not source.exists():
         exported(model, source)
@@ -162,7 +162,7 @@ def _templated(arms: Sequence[str]) -> list[str]:
     return [arm for arm in arms if arm != ANSOR]
 
 
-def layers_of(graph: Graph, target: sd.Target) -> list[Layer]:
+def layers_of(graph: Graph, target: sd.Cpu) -> list[Layer]:
     """The kernels of a graph that can be tuned."""
     layers = []
     for task in graph.tasks:
@@ -177,7 +177,7 @@ def layers_of(graph: Graph, target: sd.Target) -> list[Layer]:
     return layers
 
 
-def tuned(workload: Workload, arm: str, trials: int, seed: int, target: sd.Target) -> dict[str, Any]:
+def tuned(workload: Workload, arm: str, trials: int, seed: int, target: sd.Cpu) -> dict[str, Any]:
     """One tuning from nothing. Without a working candidate `best` is None, and `error` says why."""
     settings: dict[str, Any] = {"preset": "paper"}
     if SEARCHES[arm] == "evolutionary":
@@ -231,7 +231,7 @@ def race_models(
     layers: Sequence[Layer],
     tunings: Mapping[tuple[str, str], Mapping[str, Any]],
     options: argparse.Namespace,
-    target: sd.Target,
+    target: sd.Cpu,
 ) -> dict[str, Any]:
     """The models of all searches and the untuned one in turns, and what is to say about each."""
     folder = _FOLDER / model
@@ -253,7 +253,7 @@ def built(
     folder: Path,
     arm: str,
     seed: int,
-    target: sd.Target,
+    target: sd.Cpu,
 ) -> dict[str, Any]:
     """Builds, verifies and saves the model with the best schedules of a search, by task; the others have the default.
 

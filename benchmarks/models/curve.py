@@ -99,7 +99,7 @@ def tune_with_metaschedule(source: Path, artifact: Path, seconds: float, seed: i
     from stormdrop.model.importer.import_onnx import load_graph
     from stormdrop.sketches.meta_schedule import replay, tunable
 
-    target, loaded = sd.Target.detect(), load_graph(source)
+    target, loaded = sd.Cpu.detect(), load_graph(source)
     workloads = {}
     for task in loaded.tasks:
         try:

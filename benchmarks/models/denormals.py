@@ -118,7 +118,7 @@ def onnxruntime_calls(model: onnx.ModelProto, feeds: dict[str, Any]) -> dict[str
         return {}
     calls: dict[str, Call] = {}
     for name, flush in (("onnxruntime", "0"), ("onnxruntime, denormals as zero", "1")):
-        arguments = (model.SerializeToString(), feeds, flush, sd.Target.detect().cores)
+        arguments = (model.SerializeToString(), feeds, flush, sd.Cpu.detect().cores)
         pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=open_session, initargs=arguments)
         calls[name] = partial(answer, pool)
     return calls

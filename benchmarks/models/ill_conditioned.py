@@ -31,7 +31,7 @@ from tvm.tirx import BufferStore
 import stormdrop as sd
 from stormdrop.errors import ModelError
 from stormdrop.ir.expressions import transform_statement
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.building.fallback import schedule_fallback
 from stormdrop.model.graph.graph import Graph
@@ -81,7 +81,7 @@ def import_fault(graph: Graph, model: onnx.ModelProto, name: str, change: Callab
     return "NOT SEEN"
 
 
-def kernel_fault(graph: Graph, reference: Reference, part: str, target: Target) -> str:
+def kernel_fault(graph: Graph, reference: Reference, part: str, target: Cpu) -> str:
     """What is said if the sums of a kernel are cut to bfloat16."""
 
     def cut(node: Any) -> Any:
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--time", default="60s", help="how long the model is tuned")
     given = parser.parse_args()
     OUT.mkdir(exist_ok=True)
-    model, target = untrained_resnet50(), Target.detect()
+    model, target = untrained_resnet50(), Cpu.detect()
     graph = load_graph(model)
     reference = Reference.compute(graph)
     first = reference.expected[0].tensors

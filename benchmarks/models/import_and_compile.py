@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import machine, save
 from graphs import graph as zoo_graph
 
-from stormdrop import Target
+from stormdrop import Cpu
 from stormdrop.cli.output import table
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.workload import Workload
@@ -107,7 +107,7 @@ def _round(model: onnx.ModelProto) -> dict[str, float]:
 
 
 def _builder(graph: Graph) -> ModelBuilder:
-    target, options, tasks = Target.detect(), TuneOptions(), []
+    target, options, tasks = Cpu.detect(), TuneOptions(), []
     for task in graph.tasks:
         try:
             workload = Workload.create(task.name, task.function, task.constants)

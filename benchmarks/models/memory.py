@@ -44,7 +44,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from common import earlier_entries, save, versions
 
-from stormdrop import Target
+from stormdrop import Cpu
 
 SIZES = {"0.1": (256, 6), "0.4": (512, 16), "0.8": (768, 16), "1.6": (1024, 24), "3.3": (1536, 24)}
 """Width and layers, by about how many GB the weights take."""
@@ -60,7 +60,7 @@ def main() -> None:
     if options.one:
         _compile(Path(options.one), Path(options.folder) / "out.sd")
         return
-    target = Target.detect()
+    target = Cpu.detect()
     host = {"cpu": target.cpu, "cores": target.cores, "memory": psutil.virtual_memory().total, "versions": versions()}
     entries = earlier_entries(_NAME, host, "models")
     for size in options.sizes:

@@ -244,13 +244,13 @@ def _compiled(model: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> tuple
     from stormdrop.machine import threads
 
     threads.configure()
-    from stormdrop.machine.cpu import Target
+    from stormdrop.machine.cpu import Cpu
     from stormdrop.model.building.builder import ModelBuilder
     from stormdrop.model.importer.import_onnx import load_graph
     from stormdrop.model.tuning.scheduler import recorded_tasks
     from stormdrop.tuning.options import TuneOptions
 
-    target, options = Target.detect(), TuneOptions(fresh=True)
+    target, options = Cpu.detect(), TuneOptions(fresh=True)
     graph = load_graph(model, values=values)
     builder = ModelBuilder(graph, recorded_tasks(graph, target, options, None).tasks, target, options, {})
     return graph, builder.build(builder.defaults)

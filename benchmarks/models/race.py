@@ -52,7 +52,7 @@ def race(specs: Sequence[ContenderSpec], reference: str, rounds: int) -> dict[st
     with ExitStack() as stack:
         for spec in specs:
             try:
-                processes.append(stack.enter_context(ContenderProcess(spec, sd.Target.detect().cores)))
+                processes.append(stack.enter_context(ContenderProcess(spec, sd.Cpu.detect().cores)))
             except (Unavailable, MeasureError) as reason:
                 print(f"{spec.name} takes no part: {reason}", file=sys.stderr)
         right = next((process.outputs() for process in processes if process.name == reference), None)

@@ -72,7 +72,7 @@ def main() -> None:
     recording_file = OUT / f"{_NAME}.jsonl.gz"
     if not options.show:
         add_to_import_path(Path(__file__).parent)  # the workers import the template
-        target = sd.Target.detect()
+        target = sd.Cpu.detect()
         space = space_of(spatial_pack, workload, target)
         assert space is not None
         points = max(1, round(options.share * space.size))

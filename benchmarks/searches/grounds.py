@@ -219,7 +219,7 @@ def document(settings: Settings, **results: Any) -> dict[str, Any]:
 
 def describe_machine(*packages: str) -> dict[str, Any]:
     """Prints and returns the CPU, its cores, and the versions of Python and these packages. Measures nothing."""
-    target = sd.Target.detect()
+    target = sd.Cpu.detect()
     installed = {distribution.metadata["Name"] for distribution in metadata.distributions()}
     versions = {name: metadata.version(name) for name in packages if name in installed}
     python = platform.python_version()

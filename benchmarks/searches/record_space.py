@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the seed of the orders (%(default)s)")
     parser.add_argument("--out", type=Path, default=RECORDING, help="the file to write (%(default)s)")
     arguments = parser.parse_args()
-    target = sd.Target.detect()
+    target = sd.Cpu.detect()
     ledger = OUT / f"{arguments.out.name.split('.')[0]}.ledger.jsonl"
     sketches = sketches_for(WORKLOAD, target)
     seed, passes = arguments.seed, arguments.passes
@@ -63,7 +63,7 @@ def main() -> None:
 
 def record(
     workload: Workload,
-    target: sd.Target,
+    target: sd.Cpu,
     sketches: Sequence[tuple[AnySketch, Space]],
     ledger: Path,
     out: Path,

@@ -8,7 +8,7 @@
     load         a saved compiled model
     bench        an operator or a model beside its peers, interleaved, with intervals
     operators    the operators that can be tuned: `operators.matmul(512, 512, 512)`
-    Target       the machine that is tuned for
+    parse_machine  the machine that is tuned for, by its name: a `Cpu`, or a GPU
     peak         the machine's measured limits
     open_store   the database of everything that was ever measured
     template     makes a sketch of a function of yours that schedules a kernel and declares knobs as it goes
@@ -31,7 +31,7 @@ from .errors import InputError, StormdropError
 if TYPE_CHECKING:
     from . import operators
     from .bench.bench import bench
-    from .machine.cpu import Target
+    from .machine.cpu import Cpu, Target, parse_machine
     from .machine.limits.peak import peak
     from .model import compile_model, load, tune_model
     from .records import open_store
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Categorical",
     "Constraint",
+    "Cpu",
     "InputError",
     "Ordinal",
     "Progress",
@@ -62,6 +63,7 @@ __all__ = [
     "minimize",
     "open_store",
     "operators",
+    "parse_machine",
     "peak",
     "rules",
     "template",
@@ -72,6 +74,7 @@ __all__ = [
 _HOME = {
     "Categorical": ".space:Categorical",
     "Constraint": ".space:Constraint",
+    "Cpu": ".machine.cpu:Cpu",
     "Ordinal": ".space:Ordinal",
     "Progress": ".tuning.result:Progress",
     "Space": ".space:Space",
@@ -85,6 +88,7 @@ _HOME = {
     "minimize": ".tuning.minimize:minimize",
     "open_store": ".records:open_store",
     "operators": ".operators:",
+    "parse_machine": ".machine.cpu:parse_machine",
     "peak": ".machine.limits.peak:peak",
     "rules": ".sketches.rules:",
     "template": ".sketches.template:template",

@@ -118,7 +118,7 @@ def test_a_kernel_is_tuned_by_every_search(script: ModuleType) -> None:
 
     workload = sd.operators.matmul(8, 32, 16)
     for arm in script.SEARCHES:
-        found = script.tuned(workload, arm, 2, 0, sd.Target.detect())
+        found = script.tuned(workload, arm, 2, 0, sd.Cpu.detect())
         assert found["measured"] == 2 and found["best"] is not None, (arm, found["error"])
         assert (found["best"]["sketch"] == "register_blocked") == (arm != script.ANSOR)
 

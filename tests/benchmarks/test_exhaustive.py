@@ -30,8 +30,8 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
 
 
 @pytest.fixture(scope="session")
-def target() -> sd.Target:
-    return sd.Target.detect()
+def target() -> sd.Cpu:
+    return sd.Cpu.detect()
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def small() -> Workload:
     return sd.operators.conv2d(**SMALL)
 
 
-def test_the_template_has_the_knobs_and_refusals_of_autotvm(scripts: dict[str, ModuleType], target: sd.Target) -> None:
+def test_the_template_has_the_knobs_and_refusals_of_autotvm(scripts: dict[str, ModuleType], target: sd.Cpu) -> None:
     template = scripts["spatial_pack"].spatial_pack
     workload = sd.operators.conv2d(**scripts["exhaustive"].LAYER, layout="NCHW")
     space = template.space(workload, target)
@@ -67,7 +67,7 @@ def test_the_template_has_the_knobs_and_refusals_of_autotvm(scripts: dict[str, M
 def test_a_space_is_recorded_on_from_where_it_was_ended(
     scripts: dict[str, ModuleType],
     small: Workload,
-    target: sd.Target,
+    target: sd.Cpu,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

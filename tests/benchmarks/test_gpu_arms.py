@@ -44,7 +44,7 @@ def test_the_arms_are_those_of_the_paper(script: ModuleType, monkeypatch: pytest
     )
     monkeypatch.setattr(script, "race", lambda *_: {})
     options = argparse.Namespace(minutes=[1.0, 2.0], trials=1000, runs=3)
-    entry = script.measure("R2", sd.Target.parse("cuda/a100"), options, math.inf)
+    entry = script.measure("R2", sd.parse_machine("cuda/a100"), options, math.inf)
 
     arms = {label.partition(" #")[0] for label in entry["efforts"]}
     systems = {"Ansor", "Ansor-AF", "Ansor-DS", "Ansor-AF-DS"}

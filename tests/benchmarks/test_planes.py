@@ -28,14 +28,14 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
 
 
 @pytest.fixture(scope="session")
-def target() -> sd.Target:
-    return sd.Target.detect()
+def target() -> sd.Cpu:
+    return sd.Cpu.detect()
 
 
 @pytest.mark.compiles
 @pytest.mark.parametrize(("loops", "workload"), [("ijk", PRODUCT), ("ikj", PRODUCT), ("ij", IMAGE)])
 def test_every_tile_computes_the_kernel(
-    scripts: dict[str, ModuleType], loops: str, workload: Workload, target: sd.Target
+    scripts: dict[str, ModuleType], loops: str, workload: Workload, target: sd.Cpu
 ) -> None:
     check_sketch(getattr(scripts["plain_loops"], loops), workload, target, samples=4)
 
@@ -51,7 +51,7 @@ def test_every_tile_computes_the_kernel(
     ],
 )
 def test_loops_over_tiles_are_outside_of_both_loops(
-    scripts: dict[str, ModuleType], loops: str, config: dict[str, int], nest: list[int], target: sd.Target
+    scripts: dict[str, ModuleType], loops: str, config: dict[str, int], nest: list[int], target: sd.Cpu
 ) -> None:
     workload = IMAGE if loops == "ij" else PRODUCT
     variant = getattr(scripts["plain_loops"], loops).apply(workload, target, config)
@@ -60,14 +60,14 @@ def test_loops_over_tiles_are_outside_of_both_loops(
     assert [extent for extent in around if extent > 1] == nest
 
 
-def test_the_planes_have_the_paper_s_17_values_each(scripts: dict[str, ModuleType], target: sd.Target) -> None:
+def test_the_planes_have_the_paper_s_17_values_each(scripts: dict[str, ModuleType], target: sd.Cpu) -> None:
     for kernel, loops in scripts["planes"].PLANES.values():
         knobs = loops.space(kernel(), target).knobs
         assert [[knob.value(coords) for coords in knob] for knob in knobs] == [list(range(0, 129, 8))] * 2
 
 
 def test_a_plane_is_measured_twice_and_then_only_described(
-    scripts: dict[str, ModuleType], target: sd.Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scripts: dict[str, ModuleType], target: sd.Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scripts["plain_loops"], "SIZES", [0, 8, 16])
     workload = sd.operators.matmul(20, 24, 16)  # no other test has made its space, which is kept, with all sizes

@@ -156,13 +156,13 @@ def _extreme(seed: int) -> NDArray[np.float32]:
 
 def _measure_machine(folder: Path) -> None:
     """The measurements of this machine that a tuning of a model makes, in the form in which they are kept."""
-    from stormdrop.machine.cpu import Target
+    from stormdrop.machine.cpu import Cpu
     from stormdrop.machine.limits.kept_measurements import kept_file
     from stormdrop.machine.limits.memory_rates import measure_caches_within
     from stormdrop.machine.limits.peak import peak
 
-    peak(Target.detect())
-    measure_caches_within(Target.detect(), None)
+    peak(Cpu.detect())
+    measure_caches_within(Cpu.detect(), None)
     for kind in ("peak", "memory"):
         if (kept := kept_file(kind, []).parent).is_dir():
             shutil.copytree(kept, folder / kind)

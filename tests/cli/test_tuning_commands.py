@@ -23,7 +23,7 @@ import stormdrop
 from stormdrop.cli import run
 from stormdrop.cli.commands import tuning
 from stormdrop.errors import InputError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.limits.peak import Peak
 from stormdrop.measure.contract import Measurer
 from stormdrop.measure.sites import Given
@@ -271,6 +271,6 @@ def test_a_share_of_a_peak_that_is_not_sure_is_explained(
     known: Peak | None, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("stormdrop.machine.limits.peak.known_peak", lambda _: known)
-    tuning._say_what_peak_is_worth(Target.detect())
+    tuning._say_what_peak_is_worth(Cpu.detect())
     out = capsys.readouterr().out
     assert out.startswith(line) and out.count("\n") == (1 if line else 0)

@@ -14,15 +14,15 @@ from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
 from stormdrop.ir.dtypes import BFLOAT16
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import check_point
 
 pytestmark = pytest.mark.compiles
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 
 
-def compiled(*tensors: Any, target: Target = TARGET) -> TunedKernel:
+def compiled(*tensors: Any, target: Cpu = TARGET) -> TunedKernel:
     """The kernel of a function in TVM's tensor expressions with its default schedule."""
     workload = Workload.create("converted", te.create_prim_func(list(tensors)))
     (sketch, space), *_ = sketches_for(workload, target)
@@ -38,7 +38,7 @@ def every_kind() -> NDArray[np.float32]:
     return words.view(np.float32)
 
 
-def target_with(unit: bool, keep_denormals: bool) -> Target:
+def target_with(unit: bool, keep_denormals: bool) -> Cpu:
     """This machine, with or without an instruction that rounds to bfloat16."""
     units = {"avx512bf16", "bf16"}
     if unit and not units.intersection(TARGET.features):

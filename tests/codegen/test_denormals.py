@@ -12,13 +12,13 @@ import pytest
 from stand_ins.assembly import assembly
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.sketches.registry import sketches_for
 
 ROWS = 128  # more than there are threads, and so many that each has some
 
 
-def kernel(target: Target) -> TunedKernel:
+def kernel(target: Cpu) -> TunedKernel:
     workload = operators.dense(ROWS, 32, 8, bias=1)
     sketch, space = sketches_for(workload, target)[0]
     return TunedKernel(workload, target, sketch.apply(workload, target, space.config(space.origin)))
@@ -33,7 +33,7 @@ def host_keeps_denormals() -> bool:
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize(("x", "w"), [(1e-20, 1e-20), (1e-40, 1.0)], ids=["result", "operand"])
 def test_denormals_are_flushed_in_all_threads_unless_they_are_kept(keep: bool, x: float, w: float) -> None:
-    run = kernel(replace(Target.detect(), keep_denormals=keep))
+    run = kernel(replace(Cpu.detect(), keep_denormals=keep))
     inputs = [np.full((ROWS, 8), x, "float32"), np.full((32, 8), w, "float32"), np.zeros(32, "float32")]
     output = run(*inputs)
     if keep:
@@ -47,7 +47,7 @@ def test_denormals_are_flushed_in_all_threads_unless_they_are_kept(keep: bool, x
 
 @pytest.mark.compiles
 def test_the_mode_of_the_caller_is_restored() -> None:
-    run, ones = kernel(Target.detect()), [np.ones((ROWS, 8), "float32"), np.ones((32, 8), "float32")]
+    run, ones = kernel(Cpu.detect()), [np.ones((ROWS, 8), "float32"), np.ones((32, 8), "float32")]
     libm = ctypes.CDLL("libm.so.6")
     upward = 0x800  # FE_UPWARD on x86
     nearest = libm.fegetround()
@@ -65,7 +65,7 @@ def test_the_mode_of_the_caller_is_restored() -> None:
     [("cpu/x86-64-v3", ["stmxcsr", "ldmxcsr", "ldmxcsr"]), ("cpu/neoverse-n1", ["mrs", "msr", "msr"])],
 )
 def test_each_thread_sets_the_mode_and_restores_it(name: str, instructions: list[str]) -> None:
-    target, workload = Target.parse(name), operators.dense(ROWS, 32, 8)
+    target, workload = parse_machine(name), operators.dense(ROWS, 32, 8)
     sketch, space = sketches_for(workload, target)[0]
     function = sketch.apply(workload, target, space.config(space.origin)).main
     code = assembly(function, target.tvm())

@@ -14,10 +14,10 @@ from tvm.tirx import ForKind, PrimFunc
 from stand_ins.assembly import assembly
 from stormdrop.ir.attributes import WORD
 from stormdrop.ir.stages import Axis, Stage, assemble, intermediate, variable
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 
-PLAIN = Target.parse("cpu/x86-64-v4")
-assert isinstance(PLAIN, Target)
+PLAIN = parse_machine("cpu/x86-64-v4")
+assert isinstance(PLAIN, Cpu)
 VNNI = replace(PLAIN, features=("avx512vnni",))
 DOT = "llvm.x86.avx512.vpdpbusd.512"
 

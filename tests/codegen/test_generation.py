@@ -7,7 +7,7 @@ import hashlib
 from stand_ins.assembly import assembly
 from stormdrop import operators
 from stormdrop.codegen.compile import GENERATION
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import parse_machine
 from stormdrop.sketches.registry import sketches_for
 
 DIGESTS = {1: "13a66538d5f8519e"}
@@ -24,7 +24,7 @@ that is another schedule, and its space has another fingerprint.
 
 
 def digest() -> str:
-    target, texts = Target.parse("cpu/x86-64-v4"), []
+    target, texts = parse_machine("cpu/x86-64-v4"), []
     for workload in (
         operators.dense(16, 48, 32, bias=1, act="relu"),
         operators.softmax(8, 64),

@@ -11,7 +11,7 @@ from stormdrop.codegen import gpu_check
 from stormdrop.codegen.compile import Kernel, compile_together
 from stormdrop.codegen.gpu_check import CrossCheck, cross_check
 from stormdrop.errors import MeasureError, TargetError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
 
 A100 = GPUS["a100"]
@@ -76,7 +76,7 @@ def test_a_check_that_was_not_made_fails_nothing(
 
 def test_a_cpu_is_no_gpu() -> None:
     with pytest.raises(TargetError):
-        cross_check(operators.matmul(48, 64, 32), Target.detect())
+        cross_check(operators.matmul(48, 64, 32), Cpu.detect())
 
 
 def test_an_access_out_of_bounds_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

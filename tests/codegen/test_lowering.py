@@ -16,11 +16,11 @@ from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel, compile_kernel
 from stormdrop.ir.attributes import UNALIGNED
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.sketches.cpu.non_temporal import NON_TEMPORAL, STORES
 from stormdrop.sketches.registry import sketches_for
 
-AVX2 = Target.parse("cpu/x86-64-v3")
+AVX2 = parse_machine("cpu/x86-64-v3")
 WORKSPACE = "TVMBackendAllocWorkspace"  # how TVM asks its runtime for memory
 
 
@@ -45,7 +45,7 @@ def test_parameters_may_begin_anywhere_if_the_function_says_so() -> None:
 
 
 def test_an_unaligned_parameter_is_computed_right() -> None:
-    target, workload = Target.detect(), operators.elementwise((64,))
+    target, workload = Cpu.detect(), operators.elementwise((64,))
     (sketch, space), *_ = sketches_for(workload, target)
     function = sketch.apply(workload, target, space.config(space.origin)).main.with_attr(UNALIGNED, [0])
     values = np.arange(-32, 33, dtype="float32")
@@ -57,7 +57,7 @@ def test_an_unaligned_parameter_is_computed_right() -> None:
 
 @pytest.mark.parametrize("act", ["relu", "relu6", "hardswish"])
 def test_nan_passes_through_an_activation(act: str) -> None:
-    target, workload = Target.detect(), operators.dense(4, 32, 8, bias=1, act=act)
+    target, workload = Cpu.detect(), operators.dense(4, 32, 8, bias=1, act=act)
     (sketch, space), *_ = sketches_for(workload, target)
     kernel = TunedKernel(workload, target, sketch.apply(workload, target, space.config(space.origin)))
     x, w, bias = (np.ones(spec.shape, "float32") for spec in workload.inputs)
@@ -101,7 +101,7 @@ def rotated(x: T.Buffer((6, 32), "float32"), a: T.Buffer((6, 4), "float32"), y: 
 
 @pytest.mark.parametrize("processor", ["native", "znver4"])
 def test_lanes_that_take_different_branches_are_computed_right(processor: str) -> None:
-    target = Target.detect()
+    target = Cpu.detect()
     if processor == "znver4" and target.mcpu not in ("znver4", "znver5"):
         pytest.skip("this CPU may not run the code for Zen 4")
     rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ from stormdrop.codegen.compile import TunedKernel, build_module
 from stormdrop.codegen.needed_features import check_host, check_target, needed_features
 from stormdrop.errors import TargetError
 from stormdrop.ir.attributes import NEEDS
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.tiles.sketch import Tiles
@@ -24,7 +24,7 @@ PLAIN = cpu("cpu/x86-64-v4")
 VNNI = replace(PLAIN, features=("avx512vnni",))
 
 
-def schedule(dtype: str, target: Target) -> Variant:
+def schedule(dtype: str, target: Cpu) -> Variant:
     """The default schedule of a small layer."""
     workload, sketch = operators.dense(8, 32, 16, dtype=dtype), RegisterBlocked()
     space = sketch.space(workload, target)
@@ -51,13 +51,13 @@ def test_a_cpu_without_the_unit_is_refused() -> None:
     with pytest.raises(TargetError, match=r"needs .*, which this CPU lacks"):
         check_host(main)
     with pytest.raises(TargetError, match="this CPU lacks"):
-        TunedKernel(operators.dense(8, 32, 16), Target.detect(), Variant(main))
+        TunedKernel(operators.dense(8, 32, 16), Cpu.detect(), Variant(main))
 
 
 @pytest.mark.compiles
 def test_each_process_that_compiles_a_kernel_may_use_tiles() -> None:
     """A kernel that was tuned elsewhere is compiled and called in a fresh process, as `stormdrop bench` does."""
-    target = Target.detect()
+    target = Cpu.detect()
     if "amx-bf16" not in target.features:
         pytest.skip("this machine has no tiles for bfloat16")
     workload = operators.dense(32, 32, 64, dtype="bfloat16")

@@ -8,7 +8,7 @@ import pytest
 
 from stand_ins.assembly import assembly
 from stormdrop import operators
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import parse_machine
 from stormdrop.sketches.registry import sketches_for
 
 LAYERS = {
@@ -55,7 +55,7 @@ USED = {
 @pytest.mark.parametrize("name", USED)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_kernels_are_compiled_for_the_units_of_their_target(layer: str, name: str) -> None:
-    workload, target, used = LAYERS[layer], Target.parse(name), set[str]()
+    workload, target, used = LAYERS[layer], parse_machine(name), set[str]()
     for sketch, space in sketches_for(workload, target):
         text = assembly(sketch.apply(workload, target, space.config(space.origin)).main, target.tvm())
         used |= {unit for unit, instruction in UNITS.items() if re.search(instruction, text)}

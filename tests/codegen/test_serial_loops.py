@@ -9,7 +9,7 @@ import tvm_ffi
 from stormdrop import operators
 from stormdrop.codegen.compile import compile_kernel
 from stormdrop.codegen.serial_loops import with_serial_loops
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.registry import sketches_for
 
@@ -25,7 +25,7 @@ def test_blocks_and_threads_become_serial_loops() -> None:
     inputs = workload.random_inputs(0)
     (expected,) = workload.reference(inputs)
     output = tvm.runtime.empty(expected.shape, "float32")
-    compile_kernel(serial, Target.detect().tvm()).call(*map(tvm.runtime.tensor, inputs), output)
+    compile_kernel(serial, Cpu.detect().tvm()).call(*map(tvm.runtime.tensor, inputs), output)
     np.testing.assert_allclose(output.numpy(), expected, rtol=1e-5)
 
 

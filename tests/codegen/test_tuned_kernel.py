@@ -15,10 +15,10 @@ from tvm import te
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel, check_arguments
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.registry import sketches_for
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 DENSE = operators.dense(4, 32, 8)
 
 

@@ -14,7 +14,7 @@ from stormdrop.codegen.needed_features import needed_features
 from stormdrop.errors import InputError
 from stormdrop.integrations.apply_records import ApplyRecords
 from stormdrop.machine import gpu
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import Measurer
 from stormdrop.records import Store
 from stormdrop.trial import Candidate, Measurement, Request, Status
@@ -69,7 +69,7 @@ def test_a_gpu_is_refused(store: Store) -> None:
 
 def test_a_schedule_that_tvm_cannot_lower_is_left_out() -> None:
     """Only our own lowering makes the instructions of arithmetic units."""
-    target = replace(Target.detect(), lanes=16, features=("avx512vnni",))
+    target = replace(Cpu.detect(), lanes=16, features=("avx512vnni",))
     work = sd.operators.matmul(8, 16, 12, dtype="uint8")
     with sd.open_store("sqlite://") as opened:
         result = sd.tune(work, target=target, trials=2, store=opened, measurer=MadeUp())

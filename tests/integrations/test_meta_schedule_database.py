@@ -10,7 +10,7 @@ from tvm.s_tir import meta_schedule as ms
 
 import stormdrop as sd
 from stormdrop.integrations.meta_schedule_database import export_records
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import Measurer
 from stormdrop.trial import Candidate, Measurement, Request, Status
 
@@ -45,7 +45,7 @@ def test_meta_schedule_finds_and_applies_what_was_exported() -> None:
             sketches="meta_schedule",
             store=store,
             measurer=MadeUp(),
-            target=Target.detect(),
+            target=Cpu.detect(),
         )
         assert result.best is not None
         assert export_records(mod, store, database, tvm_target=target) == ["multiply"]

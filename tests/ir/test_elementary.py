@@ -22,11 +22,11 @@ from stormdrop.codegen.compile import Kernel, compile_kernel
 from stormdrop.ir.elementary import expand_for_cpu, expand_for_gpu
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 
 pytestmark = pytest.mark.compiles
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 N = 1 << 14
 
 FUNCTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], float]] = {
@@ -42,15 +42,13 @@ def swish(x: Any) -> Any:
 
 
 @lru_cache
-def compiled(function: Callable[[Any], Any], target: Target = TARGET) -> Kernel:
+def compiled(function: Callable[[Any], Any], target: Cpu = TARGET) -> Kernel:
     x = te.placeholder((N,), name="x")
     main = StageGraph.parse(te.create_prim_func([x, te.compute((N,), lambda i: function(x[i]))])).function()
     return compile_kernel(expand_for_cpu(main, target.keep_denormals), target.tvm())
 
 
-def applied(
-    function: Callable[[Any], Any], values: NDArray[np.float32], target: Target = TARGET
-) -> NDArray[np.float32]:
+def applied(function: Callable[[Any], Any], values: NDArray[np.float32], target: Cpu = TARGET) -> NDArray[np.float32]:
     """The function of up to N values, by the arithmetic that `expand_for_cpu` replaces it with."""
     padded = np.zeros(N, np.float32)
     padded[: values.size] = values
@@ -141,7 +139,7 @@ def test_roundings_are_vectors(inside: bool) -> None:
     (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
     (loop,) = schedule.get_loops(block)
     schedule.vectorize(schedule.split(loop, [None, 8])[1])
-    text = assembly(expand_for_cpu(schedule.mod["main"]), Target.parse("cpu/x86-64-v3").tvm())
+    text = assembly(expand_for_cpu(schedule.mod["main"]), parse_machine("cpu/x86-64-v3").tvm())
     assert "vroundps" in text and "vroundss" not in text
     values = np.array([0.5, 1.5, -0.5, 2.5000002, np.nan, np.inf, -0.0, 1e30], np.float32)
     np.testing.assert_array_equal(applied(te.nearbyint, values), np.rint(values))
@@ -191,7 +189,7 @@ def test_a_bounded_value_is_rounded_by_one_addition(name: str) -> None:
     function, dtype = BOUNDED[name]
     main = converted(function, dtype)
     assert "reinterpret" in str(main)
-    assert not re.search("vround|vcvttps2dq", assembly(main, Target.parse("cpu/x86-64-v3").tvm()))
+    assert not re.search("vround|vcvttps2dq", assembly(main, parse_machine("cpu/x86-64-v3").tvm()))
     ties = np.arange(-300, 300, 0.5, dtype=np.float32)
     near = np.concatenate([np.nextafter(ties, np.float32(side)) for side in (-1000, 1000)])
     far = np.array([2**22, 2**22 - 0.5, 2**23 + 1, 2**31, 1e30, np.inf], np.float32)

@@ -17,7 +17,7 @@ from stormdrop.ir import reference
 from stormdrop.ir.reference import evaluate
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import parse_machine
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import some_points
 
@@ -201,7 +201,7 @@ PACKINGS = [
 
 @pytest.mark.parametrize("workload", PACKINGS, ids=lambda workload: workload.name)
 def test_what_only_moves_is_moved_in_its_own_type(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Target.parse("cpu/x86-64-v4")  # a unit for bfloat16 takes pairs of numbers as one
+    target = parse_machine("cpu/x86-64-v4")  # a unit for bfloat16 takes pairs of numbers as one
     inputs, moved = workload.random_inputs(1), 0
     for sketch, space in sketches_for(workload, target):
         for point in some_points(space, 5):

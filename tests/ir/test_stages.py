@@ -18,11 +18,11 @@ from tvm.tirx import ForKind
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.stages import StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import check_sketch
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 
 
 def tensor(*shape: int, name: str = "x", dtype: str = "float32") -> Any:

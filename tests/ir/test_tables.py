@@ -14,12 +14,12 @@ from stormdrop.ir.contractions.tables import with_tables
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
 from stormdrop.testing.sketches import check_sketch
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 
 
 def quantized(value: Any, scale: Any, dtype: str = "uint8") -> Any:

@@ -13,7 +13,7 @@ import tvm
 
 from stand_ins.cpus import cpu
 from stormdrop.errors import MeasureError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.machine.detect import cpu_family, host_features
 from stormdrop.machine.limits import kept_measurements
 from stormdrop.machine.limits import unit_rates as module
@@ -46,11 +46,11 @@ INSTRUCTIONS = {
 KNOWN = {"x86": "cpu/x86-64-v4", "arm": "cpu/neoverse-n1"}
 
 
-def machine_with(name: str) -> Target:
+def machine_with(name: str) -> Cpu:
     """A target that has one unit, and no other."""
     unit = BY_NAME[name]
-    target = Target.parse(KNOWN[unit.family])
-    assert isinstance(target, Target)
+    target = parse_machine(KNOWN[unit.family])
+    assert isinstance(target, Cpu)
     return replace(target, features=unit.requires)
 
 
@@ -79,7 +79,7 @@ def test_a_loop_is_the_instruction_on_registers_and_nothing_else(name: str) -> N
 @pytest.mark.compiles
 @pytest.mark.parametrize("name", ["avx512_vnni", "avx_vnni", "asimddp"])
 def test_a_loop_computes_what_is_counted(name: str) -> None:
-    target = Target.detect()
+    target = Cpu.detect()
     if BY_NAME[name] not in units_with(target.features):
         pytest.skip(f"this machine has no {name}")
     loop, steps = Loop.of(BY_NAME[name], target), 5
@@ -99,19 +99,19 @@ def test_units_need_all_of_their_extensions() -> None:
 
 
 def test_this_machine_has_what_its_cpu_reports() -> None:
-    target = Target.detect()
+    target = Cpu.detect()
     assert set(target.features) == set(features_of_family(cpu_family())) & host_features()
     assert unit_features(["avx", "avx512vnni"], "x86") == ("avx512vnni",)
     assert unit_features(["avx512vnni"], "arm") == ()
 
 
 def test_llvm_is_told_what_there_is_and_what_is_hidden() -> None:
-    target = replace(Target.detect(), features=())
+    target = replace(Cpu.detect(), features=())
     hidden = {str(attribute) for attribute in target.tvm().attrs.get("mattr", [])}
     assert hidden == {f"-{name}" for name in features_that_may_be_hidden(cpu_family())}
     assert features_that_may_be_hidden("x86") == {*features_of_family("x86")} - {"avx2", "avx512bw"}
-    board = Target.parse("cpu/neoverse-n1")
-    assert isinstance(board, Target)
+    board = parse_machine("cpu/neoverse-n1")
+    assert isinstance(board, Cpu)
     assert "mattr" not in board.tvm().attrs
     having = replace(board, features=("dotprod",)).tvm().attrs["mattr"]
     assert [str(attribute) for attribute in having] == ["+dotprod"]
@@ -140,7 +140,7 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[UnitR
     return queue
 
 
-TARGET = Target("cpu", "A CPU", "generic", 2, 16, 32, 1 << 15, 1 << 20, 1 << 25, features=("avx512vnni",))
+TARGET = Cpu("cpu", "A CPU", "generic", 2, 16, 32, 1 << 15, 1 << 20, 1 << 25, features=("avx512vnni",))
 
 
 def test_rates_are_kept(results: list[tuple[UnitRate, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,14 +177,14 @@ def test_a_damaged_file_is_measured_again(results: list[tuple[UnitRate, ...]], t
 
 
 @pytest.mark.parametrize("target", [replace(TARGET, triple="aarch64-linux"), TARGET.with_runner("board:9090")])
-def test_other_machines_are_not_measured(target: Target) -> None:
+def test_other_machines_are_not_measured(target: Cpu) -> None:
     with pytest.raises(MeasureError, match="it is another machine"):
         unit_rates(target)
 
 
 @pytest.mark.compiles
 def test_a_unit_that_is_not_there_costs_no_other_unit_its_measurement() -> None:
-    target = Target.detect()
+    target = Cpu.detect()
     if cpu_family() != "x86" or "amx-tile" in target.features or "avx512vnni" not in target.features:
         pytest.skip("needs an x86 with VNNI and without AMX")
     claiming = replace(target, features=(*target.features, "amx-tile", "amx-int8"))

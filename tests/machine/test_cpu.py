@@ -20,7 +20,7 @@ from stormdrop.codegen.compile import TunedKernel
 from stormdrop.errors import TargetError
 from stormdrop.ir.reference import evaluate
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.machine.known_cpus import KNOWN_CPUS
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.tuning.tune import tune
@@ -42,7 +42,7 @@ KERNELS = {
 CONTRACTIONS = ("matmul", "conv2d", "depthwise")
 
 
-def text_of(machine: Target, kernel: str) -> str:
+def text_of(machine: Cpu, kernel: str) -> str:
     """The assembly of the default schedule."""
     (sketch, space), *_ = sketches_for(KERNELS[kernel], machine)
     variant = sketch.apply(KERNELS[kernel], machine, space.config(space.origin))
@@ -52,7 +52,7 @@ def text_of(machine: Target, kernel: str) -> str:
 @cache
 def origins(target: str, kernel: str) -> dict[str, tuple[dict[str, Any], str]]:
     """The origin of each sketch that applies, and its assembly."""
-    machine, kernels = Target.parse(target), {}
+    machine, kernels = parse_machine(target), {}
     for sketch, space in sketches_for(KERNELS[kernel], machine):
         config = space.config(space.origin)
         variant = sketch.apply(KERNELS[kernel], machine, config)
@@ -98,7 +98,7 @@ def on_stack(loop: list[str]) -> list[str]:
 
 def test_machines_have_names_and_pickle() -> None:
     for name in KNOWN_CPUS:
-        target = Target.parse(f" {name.upper()} ")
+        target = parse_machine(f" {name.upper()} ")
         assert target.name == name
         target.tvm()
         assert pickle.loads(pickle.dumps(target)) == target
@@ -109,15 +109,15 @@ def test_machines_have_names_and_pickle() -> None:
 
 
 def test_this_machine_is_none_of_them() -> None:
-    assert Target.parse("cpu") == Target.detect()
-    assert Target.detect().triple == ""
+    assert parse_machine("cpu") == Cpu.detect()
+    assert Cpu.detect().triple == ""
     with pytest.raises(TargetError, match=r"only to compile: .*cpu/cortex-a72.*cpu/neoverse-n1"):
-        Target.parse("cpu/pentium")
+        parse_machine("cpu/pentium")
 
 
 def test_another_machine_is_not_measured() -> None:
     with pytest.raises(TargetError, match="cpu/neoverse-n1 is another machine"):
-        tune(KERNELS["relu"], target=Target.parse("cpu/neoverse-n1"), trials=2)
+        tune(KERNELS["relu"], target=parse_machine("cpu/neoverse-n1"), trials=2)
 
 
 @pytest.mark.compiles
@@ -192,7 +192,7 @@ def test_rows_run_in_whole_vectors(target: str, kernel: str) -> None:
 
 
 @pytest.mark.compiles
-@pytest.mark.skipif(platform.machine() != "x86_64" or Target.detect().lanes < 8, reason="this machine has no AVX2")
+@pytest.mark.skipif(platform.machine() != "x86_64" or Cpu.detect().lanes < 8, reason="this machine has no AVX2")
 @pytest.mark.parametrize(
     "workload",
     [
@@ -205,7 +205,7 @@ def test_rows_run_in_whole_vectors(target: str, kernel: str) -> None:
     ids=lambda workload: workload.name,
 )
 def test_avx2_kernels_compute_what_numpy_does(workload: Workload) -> None:
-    target = Target.parse("cpu/x86-64-v3")
+    target = parse_machine("cpu/x86-64-v3")
     rng = np.random.default_rng(0)
     inputs = workload.random_inputs(0)
     (expected,) = evaluate(workload.function, inputs)

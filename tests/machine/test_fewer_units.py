@@ -10,7 +10,7 @@ from tvm.target import codegen
 
 from stormdrop.errors import TargetError
 from stormdrop.machine import fewer_units, tiles
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.cpu_flags import missing_features
 from stormdrop.machine.detect import cpu_model, host_features
 from stormdrop.machine.fewer_units import CPUS, VARIABLE
@@ -65,12 +65,12 @@ def test_units_can_only_be_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_name_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "pentium")
     with pytest.raises(TargetError, match=r"STORMDROP_CPU=pentium: no CPU that .*: use one of x86-64-v3, avx_vnni, "):
-        Target.detect()
+        Cpu.detect()
 
 
 def test_whoever_asks_sees_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, name)
-    target = Target.detect()
+    target = Cpu.detect()
     assert (target.lanes, target.registers) == ((16, 32) if "avx512f" in LEFT[name] else (8, 16))
     assert target.features == unit_features(LEFT[name], "x86")
     assert target.kind == f"llvm {CPUS[name].mcpu}"
@@ -104,11 +104,11 @@ def serve_model(connection: Connection) -> None:
 
 
 def test_nothing_that_is_kept_is_taken_for_the_machine_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def kept(target: Target) -> set[str | Path]:
+    def kept(target: Cpu) -> set[str | Path]:
         return {target.machine, peak.cache_path(target), memory_rates._path(target), unit_rates._path(target)}
 
-    here = Target.detect()
+    here = Cpu.detect()
     monkeypatch.setenv(VARIABLE, name)
-    target = Target.detect()
+    target = Cpu.detect()
     assert target.cpu == cpu_model() == f"{here.cpu} as {name}"
     assert len(kept(here)) == 4 and not kept(here) & kept(target)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from stormdrop.errors import LockTimeout
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.sharing.lock import MachineLock
 from stormdrop.measure.fleet import identity
 from stormdrop.measure.fleet.identity import Calibration, MachineIdentity, calibrated_alike, has_drifted, identify
 
-TARGET = Target("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
+TARGET = Cpu("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
 
 
 def test_machines_are_equal_if_everything_is() -> None:
@@ -33,7 +33,7 @@ def test_machines_are_equal_if_everything_is() -> None:
 
 def test_this_machine_is_equal_to_itself() -> None:
     here = identify()
-    assert here == identify() and here.target == Target.detect()
+    assert here == identify() and here.target == Cpu.detect()
     assert len(here.features) == 8 and int(here.features, 16) >= 0
 
 
@@ -56,7 +56,7 @@ def test_a_disturbed_calibration_is_no_evidence(seconds: float, undisturbed: boo
 @pytest.mark.compiles
 def test_the_kernel_runs_while_nobody_else_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stormdrop.machine.limits.measuring._TIMEOUT", 250.0)  # however busy the machine is
-    calibration = identity.calibrate(Target.detect())
+    calibration = identity.calibrate(Cpu.detect())
     assert 0 < calibration.seconds < 10
     with closing(MachineLock()) as lock, lock.exclusive(), pytest.raises(LockTimeout):
-        identity.calibrate(Target.detect(), time.perf_counter() + 0.05)
+        identity.calibrate(Cpu.detect(), time.perf_counter() + 0.05)

@@ -12,7 +12,7 @@ from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
 from stormdrop.errors import TargetError
 from stormdrop.machine import gpu as device
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import parse_machine
 from stormdrop.machine.gpu import GPUS, Gpu
 from stormdrop.machine.nvml import GpuInfo
 from stormdrop.sketches.contract import Variant
@@ -40,22 +40,22 @@ def here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
 @pytest.mark.parametrize("here", [[]], indirect=True)
 @pytest.mark.usefixtures("here")
 def test_names() -> None:
-    assert Target.parse("cuda/a100") is GPUS["a100"]
-    assert Target.parse("CUDA/RTX4090").kind == "cuda sm_89"
+    assert parse_machine("cuda/a100") is GPUS["a100"]
+    assert parse_machine("CUDA/RTX4090").kind == "cuda sm_89"
     with pytest.raises(TargetError, match="unknown GPU 'a10': there is a100, h100, h200, rtx3090, rtx4090"):
-        Target.parse("cuda/a10")
+        parse_machine("cuda/a10")
     with pytest.raises(TargetError, match="there is no NVIDIA GPU here; to build for one: cuda/a100, cuda/h100"):
-        Target.parse("cuda")
+        parse_machine("cuda")
     with pytest.raises(TargetError, match="cuda/a100: there is no NVIDIA GPU here: its kernels are built and checked"):
         GPUS["a100"].machine  # noqa: B018
     with pytest.raises(TargetError, match="for all others --target opencl"):
-        Target.parse("rocm")
+        parse_machine("rocm")
 
 
 @pytest.mark.parametrize("here", [["NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA H200"]], indirect=True)
 @pytest.mark.usefixtures("here")
 def test_the_gpus_of_this_machine() -> None:
-    assert Target.parse("cuda") is GPUS["h200"]
+    assert parse_machine("cuda") is GPUS["h200"]
     assert (GPUS["h200"].machine, GPUS["h200"].gpus) == ("NVIDIA H200", [0, 2])
     assert GPUS["a100"].machine == "NVIDIA A100-SXM4-80GB"
     assert (GPUS["h200"].cuda_index, GPUS["a100"].cuda_index) == (0, 1)
@@ -67,22 +67,22 @@ def test_the_gpus_of_this_machine() -> None:
 @pytest.mark.parametrize("here", [["NVIDIA GeForce RTX 3090"]], indirect=True)
 @pytest.mark.usefixtures("here")
 def test_a_gpu_that_is_in_the_table() -> None:
-    assert Target.parse("cuda") is GPUS["rtx3090"]
+    assert parse_machine("cuda") is GPUS["rtx3090"]
 
 
 @pytest.mark.parametrize("here", [["NVIDIA H100 PCIe", "NVIDIA RTX A1000", "NVIDIA H100 PCIe"]], indirect=True)
 @pytest.mark.usefixtures("here")
 def test_a_gpu_that_is_not_in_the_table() -> None:
-    gpu = Target.parse("cuda")
+    gpu = parse_machine("cuda")
     assert isinstance(gpu, Gpu)
     assert (gpu.name, gpu.arch, gpu.multiprocessors, gpu.shared) == ("h100pcie", "sm_90", 114, 228 << 10)
     assert gpu.flops == pytest.approx(2 * 114 * 128 * 1980e6)
     assert gpu.gpus == [0, 2] and gpu.machine == "NVIDIA H100 PCIe"
-    assert Target.parse("cuda/rtxa1000").machine == "NVIDIA RTX A1000"
+    assert parse_machine("cuda/rtxa1000").machine == "NVIDIA RTX A1000"
     with pytest.raises(TargetError, match="cuda/a100: the GPU here is an NVIDIA H100 PCIe"):
         GPUS["a100"].machine  # noqa: B018
     with pytest.raises(TargetError, match=r"unknown GPU 'a10': there is .*rtx4090, h100pcie, rtxa1000"):
-        Target.parse("cuda/a10")
+        parse_machine("cuda/a10")
 
 
 @pytest.mark.parametrize("here", [["NVIDIA H200"]], indirect=True)
@@ -98,7 +98,7 @@ def test_a_gpu_that_tvm_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gpu_that_is_too_old() -> None:
     assert device.identify(device.visible_gpus()[0]) is None  # type: ignore[attr-defined]
     with pytest.raises(TargetError, match="nothing is known of sm_70, what the GPU here, Tesla V100, is"):
-        Target.parse("cuda")
+        parse_machine("cuda")
 
 
 @pytest.mark.parametrize(

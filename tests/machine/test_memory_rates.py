@@ -11,7 +11,7 @@ import pytest
 import tvm
 
 from stormdrop.errors import MeasureError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.machine.limits import kept_measurements
 from stormdrop.machine.limits import memory_rates as module
 from stormdrop.machine.limits.measuring import compile_function, measured_in_child
@@ -30,7 +30,7 @@ BLOCK = 8 * LANES
 
 
 def compiled(function: object) -> object:
-    return compile_function(function, Target.detect().mcpu, CORES).jit()["main"]
+    return compile_function(function, Cpu.detect().mcpu, CORES).jit()["main"]
 
 
 def work(blocks: int, times: int) -> object:
@@ -103,12 +103,12 @@ def measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Memory
 
 
 @pytest.fixture
-def here() -> Target:
+def here() -> Cpu:
     """This machine, as if it reported a large cache of its host."""
-    return dataclasses.replace(Target.detect(), cores=2, l2=1 << 20, l3=480 << 20, l3s=1)
+    return dataclasses.replace(Cpu.detect(), cores=2, l2=1 << 20, l3=480 << 20, l3s=1)
 
 
-def test_rates_are_kept_and_measured_again_if_asked(measurements: list[MemoryRates], here: Target) -> None:
+def test_rates_are_kept_and_measured_again_if_asked(measurements: list[MemoryRates], here: Cpu) -> None:
     assert known_cached(here) is None
     assert memory_rates(here) == memory_rates(here) == RATES
     kept_measurements._measured.clear()
@@ -119,14 +119,14 @@ def test_rates_are_kept_and_measured_again_if_asked(measurements: list[MemoryRat
 
 
 @pytest.mark.parametrize("damage", ["", "{}", "[1, 2]", '{"sizes": 1}', "null"])
-def test_a_damaged_file_is_measured_anew(measurements: list[MemoryRates], here: Target, damage: str) -> None:
+def test_a_damaged_file_is_measured_anew(measurements: list[MemoryRates], here: Cpu, damage: str) -> None:
     memory_rates(here)
     kept_measurements._measured.clear()
     module._path(here).write_text(damage)
     assert memory_rates(here).cached == 7 << 20
 
 
-def test_a_disturbed_measurement_stands_until_one_is_undisturbed(measurements: list[MemoryRates], here: Target) -> None:
+def test_a_disturbed_measurement_stands_until_one_is_undisturbed(measurements: list[MemoryRates], here: Cpu) -> None:
     measurements.insert(0, dataclasses.replace(RATES, undisturbed=False))
     assert memory_rates(here).cached == 6 << 20
     kept_measurements._measured.clear()
@@ -144,32 +144,32 @@ def test_a_disturbed_measurement_stands_until_one_is_undisturbed(measurements: l
     assert not measurements
 
 
-def test_what_was_measured_counts_and_the_machine_stays_the_same(measurements: list[MemoryRates], here: Target) -> None:
-    before = Target.detect()
+def test_what_was_measured_counts_and_the_machine_stays_the_same(measurements: list[MemoryRates], here: Cpu) -> None:
+    before = Cpu.detect()
     assert cached_bytes(here) == here.caches == 482 << 20
     measure_caches_within(here, None)
     assert cached_bytes(here) == 6 << 20
-    assert Target.detect() == before  # spaces, records and fleets depend on it
+    assert Cpu.detect() == before  # spaces, records and fleets depend on it
     measure_caches_within(here, None)  # it is known
     assert len(measurements) == 1
 
 
-def test_a_short_tuning_measures_nothing(measurements: list[MemoryRates], here: Target) -> None:
+def test_a_short_tuning_measures_nothing(measurements: list[MemoryRates], here: Cpu) -> None:
     measure_caches_within(here, 10.0)
     assert len(measurements) == 2
     assert cached_bytes(here) == here.caches
 
 
-def test_nothing_is_measured_without_a_third_level(measurements: list[MemoryRates], here: Target) -> None:
+def test_nothing_is_measured_without_a_third_level(measurements: list[MemoryRates], here: Cpu) -> None:
     measure_caches_within(dataclasses.replace(here, l3=0), None)
     assert len(measurements) == 2
 
 
-def test_another_machine_is_taken_as_it_is(measurements: list[MemoryRates], here: Target) -> None:
+def test_another_machine_is_taken_as_it_is(measurements: list[MemoryRates], here: Cpu) -> None:
     memory_rates(here)
-    board, emulated = here.with_runner("board:9090"), Target.parse("cpu/cortex-a72")
-    assert isinstance(emulated, Target)
-    for machine in (board, emulated, Target.parse("cuda/a100")):
+    board, emulated = here.with_runner("board:9090"), parse_machine("cpu/cortex-a72")
+    assert isinstance(emulated, Cpu)
+    for machine in (board, emulated, parse_machine("cuda/a100")):
         measure_caches_within(machine, None)
     assert (cached_bytes(board), cached_bytes(emulated)) == (here.caches, emulated.caches)
     with pytest.raises(MeasureError, match="cpu/cortex-a72 cannot be measured here: it is another machine"):
@@ -181,7 +181,7 @@ def test_another_machine_is_taken_as_it_is(measurements: list[MemoryRates], here
 @pytest.mark.compiles
 def test_this_machine_is_measured_in_sensible_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stormdrop.machine.limits.measuring._TIMEOUT", 250.0)  # however busy it is
-    here = Target.detect()
+    here = Cpu.detect()
     # The largest array is four times as large as the caches: of hundreds of megabytes, it would be a gigabyte.
     second, third = here.cores * here.l2, min(here.l3s * here.l3, 32 << 20)
     shape = {**module.shape_of(here), "l2s": second, "l3s": third}  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import pytest
 from stormdrop import operators
 from stormdrop.errors import TargetError
 from stormdrop.machine import opencl
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import parse_machine
 from stormdrop.machine.gpu import require_gpu
 from stormdrop.machine.opencl import OpenCl, OpenClInfo
 from stormdrop.sketches.registry import sketches_for
@@ -28,9 +28,9 @@ def here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
 @pytest.mark.parametrize("here", [[GPU, CPU]], indirect=True)
 @pytest.mark.usefixtures("here")
 def test_names() -> None:
-    first, other = Target.parse("opencl"), Target.parse("OpenCL/1")
+    first, other = parse_machine("opencl"), parse_machine("OpenCL/1")
     assert isinstance(first, OpenCl) and isinstance(other, OpenCl)
-    assert first == Target.parse("opencl/radeon-rx-7900-xt") == Target.parse("opencl/0")
+    assert first == parse_machine("opencl/radeon-rx-7900-xt") == parse_machine("opencl/0")
     assert (first.name, first.device, first.kind) == ("opencl/radeon-rx-7900-xt", "opencl", "opencl")
     assert first.machine == "Radeon RX 7900 XT, AMD"
     assert first.conditions == {"opencl": "2400 MHz, driver 3590"}
@@ -38,14 +38,14 @@ def test_names() -> None:
     assert (other.threads_per_block, other.shared_per_block) == (1024, 64 << 10)
     assert (first.gpus, first.stated_limits) == ([], None)
     with pytest.raises(TargetError, match=r"no such device here; there is opencl/0 \(radeon-rx-7900-xt\), opencl/1"):
-        Target.parse("opencl/mali")
+        parse_machine("opencl/mali")
 
 
 @pytest.mark.parametrize("here", [[]], indirect=True)
 @pytest.mark.usefixtures("here")
 def test_no_device() -> None:
     with pytest.raises(TargetError, match="OpenCL finds no device here; it needs a driver"):
-        Target.parse("opencl")
+        parse_machine("opencl")
     with pytest.raises(TargetError, match="opencl/radeon-rx-7900-xt: OpenCL has no such device here"):
         OpenCl.of(GPU).machine  # noqa: B018
 
@@ -53,7 +53,7 @@ def test_no_device() -> None:
 def test_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opencl, "_package", lambda: None)
     with pytest.raises(TargetError, match=r"needs the package pyopencl: pip install 'stormdrop\[opencl\]'"):
-        Target.parse("opencl")
+        parse_machine("opencl")
 
 
 def test_a_device_with_tiny_work_groups_is_refused() -> None:

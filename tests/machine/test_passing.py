@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.limits import passing as module
 from stormdrop.machine.limits.passing import Passing, passing_between
 
 MEBIBYTE = 1 << 20
-HERE = replace(Target.detect(), cores=2, l2=MEBIBYTE, l3=480 * MEBIBYTE, l3s=1)
+HERE = replace(Cpu.detect(), cores=2, l2=MEBIBYTE, l3=480 * MEBIBYTE, l3s=1)
 
 
 @pytest.mark.parametrize(

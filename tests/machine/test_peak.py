@@ -17,7 +17,7 @@ import pytest
 import tvm
 
 from stormdrop.errors import LockTimeout, MeasureError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.limits import kept_measurements, measuring
 from stormdrop.machine.limits import peak as module
 from stormdrop.machine.limits.measuring import compile_function
@@ -25,13 +25,13 @@ from stormdrop.machine.limits.peak import Peak, known_peak, peak, peak_within
 from stormdrop.machine.limits.peak_loops import accumulators, copy_function, fma_function
 from stormdrop.machine.sharing.lock import MachineLock
 
-TARGET = Target("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
+TARGET = Cpu("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
 
 
 @pytest.mark.compiles
 def test_the_multiply_adds_compute_what_they_claim() -> None:
     cores, vectors, lanes, steps = 3, 4, 8, 5
-    kernel = compile_function(fma_function(cores, vectors, lanes, steps), Target.detect().mcpu, 2).jit()["main"]
+    kernel = compile_function(fma_function(cores, vectors, lanes, steps), Cpu.detect().mcpu, 2).jit()["main"]
     x = np.stack([np.linspace(0.5, 1.5, lanes), np.linspace(-1, 1, lanes)]).astype("float32")
     out = tvm.runtime.tensor(np.zeros((cores, vectors * lanes), "float32"))
     kernel(tvm.runtime.tensor(x), out)
@@ -65,7 +65,7 @@ def test_the_loop_is_multiply_adds_on_registers_and_nothing_else(
 
 @pytest.mark.compiles
 def test_the_copy_copies() -> None:
-    kernel = compile_function(copy_function(2, 64, 16), Target.detect().mcpu, 2).jit()["main"]
+    kernel = compile_function(copy_function(2, 64, 16), Cpu.detect().mcpu, 2).jit()["main"]
     a = np.arange(128, dtype="float32").reshape(2, 64)
     b = tvm.runtime.tensor(np.zeros_like(a))
     kernel(tvm.runtime.tensor(a), b)
@@ -75,7 +75,7 @@ def test_the_copy_copies() -> None:
 @pytest.mark.compiles
 def test_this_machine_is_measured_in_sensible_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "_TIMEOUT", 250.0)  # however busy it is
-    target = Target.detect()
+    target = Cpu.detect()
     measured = module._measure_in_child(measuring.shape_of(target))
     # Two multiply-add pipelines at most run today at 1 to 6 GHz; a wrong factor of ten would leave this range,
     # a machine shared with other work does not.

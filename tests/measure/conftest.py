@@ -10,7 +10,7 @@ import pytest
 from stand_ins.faults import ChosenFaults, Plain
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
@@ -21,8 +21,8 @@ SKETCH: AnySketch = ChosenFaults(Plain())
 
 
 @pytest.fixture(scope="session")
-def target() -> Target:
-    return Target.detect()
+def target() -> Cpu:
+    return Cpu.detect()
 
 
 @pytest.fixture(scope="session")
@@ -31,14 +31,14 @@ def workload() -> Workload:
 
 
 @pytest.fixture(scope="session")
-def pool(target: Target) -> Iterator[WorkerPool]:
+def pool(target: Cpu) -> Iterator[WorkerPool]:
     with WorkerPool(target.cores, workers=2) as pool:
         yield pool
 
 
 @pytest.fixture
 def measurer(
-    workload: Workload, target: Target, pool: WorkerPool, tmp_path: Path, request: pytest.FixtureRequest
+    workload: Workload, target: Cpu, pool: WorkerPool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[LocalMeasurer]:
     """A measurer with a lock of its own, so that tests need not wait for the machine. Its parameter is the cutoff."""
     space = SKETCH.space(workload, target)
@@ -53,7 +53,7 @@ def measurer(
 
 
 @pytest.fixture(scope="session")
-def candidate(workload: Workload, target: Target) -> Callable[..., Candidate]:
+def candidate(workload: Workload, target: Cpu) -> Callable[..., Candidate]:
     """Makes the candidate with this tile and fault."""
     space = SKETCH.space(workload, target)
     assert space is not None

@@ -16,7 +16,7 @@ import pytest
 from stand_ins.rack import Rack, missing, processes_of
 from stormdrop import operators
 from stormdrop.errors import MeasureError, TargetError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.remote import tracker
 from stormdrop.measure import boards as module
 from stormdrop.measure.boards import BoardsMeasurer
@@ -149,7 +149,7 @@ def test_addresses() -> None:
     rack = tracker.address("10.0.0.1:9190", "rasp4")
     assert tracker.is_rack(rack)
     assert not tracker.is_rack("10.0.0.1:9190")
-    assert Target.detect().with_runner(rack).machine.endswith(f"at {rack}, {Target.detect().cores} cores")
+    assert Cpu.detect().with_runner(rack).machine.endswith(f"at {rack}, {Cpu.detect().cores} cores")
     for place, key in (("9190", "rasp4"), ("host:x", "rasp4"), ("host:1", ""), ("host:1", "a@b")):
         with pytest.raises(TargetError):
             tracker.address(place, key)
@@ -168,7 +168,7 @@ def test_a_tracker_that_is_gone_or_no_tracker_is_one_line() -> None:
 
 def test_a_batch_has_a_candidate_for_each_board_of_a_wide_rack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker, "boards", lambda rack: tracker.Boards(known=20, free=20))
-    target = Target.detect().with_runner("rasp4@127.0.0.1:9190")
+    target = Cpu.detect().with_runner("rasp4@127.0.0.1:9190")
     options = TuneOptions(search="random")
     task = KernelTask.create(operators.matmul(64, 96, 64), target, options, runner_asked=True)
     request = task.request(None, 0.0, Reuse())
@@ -197,7 +197,7 @@ def test_one_of_three_boards_crashes_and_one_hangs(
     with pytest.raises(TargetError, match="has no board of the key 'bord'; did you mean 'board'"):
         tracker.boards(tracker.address(rack.tracker, "bord"))
     assert tracker.wait_for_boards(rack.address) == 3
-    target = Target.detect().with_runner(rack.address)
+    target = Cpu.detect().with_runner(rack.address)
     workload, rng = operators.matmul(64, 96, 64), np.random.default_rng(0)
     ((sketch, space),) = sketches_for(workload, target)
     points = list(dict.fromkeys(space.sample(rng) for _ in range(18)))

@@ -14,7 +14,7 @@ from stand_ins.faults import Plain
 from stormdrop.codegen.compile import Kernel, load_kernel
 from stormdrop.errors import InputError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
@@ -65,12 +65,12 @@ class OnDevice:
     name: str = "on_device"
     max_error: float = 0.0
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         plain = Plain().space(workload, target)
         assert plain is not None
         return Space(self.name, [*plain.knobs, Categorical("device", ("cool", "hot", "poisons"))])
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         PretendedGpu.built = config["device"]
         return Plain().apply(workload, target, {"tile": config["tile"]})
 
@@ -87,7 +87,7 @@ def _in_a_worker() -> OnDevice:
 
 
 def test_a_poisoned_device_costs_one_candidate_and_heat_is_noted(
-    workload: Workload, target: Target, tmp_path: Path
+    workload: Workload, target: Cpu, tmp_path: Path
 ) -> None:
     sketch = OnDevice()
     space = sketch.space(workload, target)

@@ -14,7 +14,7 @@ import pytest
 
 from stand_ins.faults import FAULTS, SUBTLE_FAULTS, ChosenFaults, Plain, RandomFaults
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
@@ -58,7 +58,7 @@ def test_errors_say_what_happened(measurer: LocalMeasurer, candidate: Make) -> N
 
 
 def test_one_worker_alone_survives_a_batch_of_faults(
-    workload: Workload, target: Target, tmp_path: Path, candidate: Make
+    workload: Workload, target: Cpu, tmp_path: Path, candidate: Make
 ) -> None:
     """The other kernels of a worker that crashes are built again."""
     sketch = ChosenFaults(Plain())
@@ -214,7 +214,7 @@ def test_a_hang_ends_at_its_timeout(measurer: LocalMeasurer, candidate: Make) ->
     assert time.perf_counter() - start >= measurer.runs.timeout  # type: ignore[operator]
 
 
-def test_random_faults_are_the_asked_share_and_always_the_same(workload: Workload, target: Target) -> None:
+def test_random_faults_are_the_asked_share_and_always_the_same(workload: Workload, target: Cpu) -> None:
     sketch = RandomFaults(Plain(), share=0.25, kinds=("raise", "wrong"))
     faults = [sketch.fault({"tile": tile}) for tile in range(2000)]
     assert faults == [sketch.fault({"tile": tile}) for tile in range(2000)]

@@ -11,14 +11,14 @@ import pytest
 
 from stormdrop.errors import LockTimeout, MeasureError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import KernelSetup, Measurer
 from stormdrop.measure.fleet.fleet_machine import FleetMachine, LocalWorkshop, Refusal, versions
 from stormdrop.measure.fleet.identity import Calibration, MachineIdentity
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.trial import Candidate, Measurement, Request, Status
 
-TARGET = Target("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
+TARGET = Cpu("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
 REQUESTS = [Request(Candidate("sketch", (point,)), 1) for point in range(3)]
 
 
@@ -135,12 +135,12 @@ def test_everything_is_closed() -> None:
 
 
 @pytest.mark.compiles
-def test_the_machine_itself_measures_as_a_local_measurer_does(workload: Workload, target: Target) -> None:
+def test_the_machine_itself_measures_as_a_local_measurer_does(workload: Workload, target: Cpu) -> None:
     sketches = sketches_for(workload, target)
     ((_, space), *_) = sketches
     machine = FleetMachine(LocalWorkshop(), "somebody")
     identity = machine.identify()
-    assert not isinstance(identity, Refusal) and identity[0].target == Target.detect()
+    assert not isinstance(identity, Refusal) and identity[0].target == Cpu.detect()
     try:
         assert machine.open(1, cloudpickle.dumps(KernelSetup(workload, target, sketches, seed=0))) is None
         candidate = Candidate(space.name, space.origin)

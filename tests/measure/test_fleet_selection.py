@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from stormdrop.errors import MeasureError, TargetError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.fleet import selection as module
 from stormdrop.measure.fleet.fleet_machine import versions
 from stormdrop.measure.fleet.identity import Calibration, MachineIdentity
 from stormdrop.measure.fleet.ray_cluster import Node
 from stormdrop.measure.fleet.selection import lease_equal_machines, machine_name
 
-TARGET = Target("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
+TARGET = Cpu("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
 HERE = MachineIdentity(TARGET, "0a1b")
 LARGE = MachineIdentity(dataclasses.replace(TARGET, cpu="B CPU", cores=8), "0a1b")
 

@@ -13,7 +13,7 @@ import pytest
 from stand_ins.faults import ChosenFaults, Plain
 from stormdrop.errors import MeasureError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import KernelSetup, Measurer
 from stormdrop.measure.gpus import GpusMeasurer
 from stormdrop.measure.local import Limits, LocalMeasurer
@@ -99,7 +99,7 @@ def test_a_closed_iterator_stops_the_devices() -> None:
 
 @pytest.mark.compiles
 def test_phases_of_devices_side_by_side_are_within_the_wall_time(
-    workload: Workload, target: Target, tmp_path: Path
+    workload: Workload, target: Cpu, tmp_path: Path
 ) -> None:
     sketches = sketches_for(workload, target)
 
@@ -119,7 +119,7 @@ def test_phases_of_devices_side_by_side_are_within_the_wall_time(
 
 @pytest.mark.compiles
 def test_a_closed_iterator_does_not_wait_for_a_candidate_that_hangs(
-    workload: Workload, target: Target, candidate: Callable[..., Candidate], tmp_path: Path
+    workload: Workload, target: Cpu, candidate: Callable[..., Candidate], tmp_path: Path
 ) -> None:
     sketch, stop = ChosenFaults(Plain()), threading.Event()
     space = sketch.space(workload, target)

@@ -18,7 +18,7 @@ from stand_ins.faults import ChosenFaults, Plain
 from stormdrop import operators
 from stormdrop.errors import MeasureError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.sharing.foreign_load import LoadThresholds
 from stormdrop.measure.contract import KernelSetup, Measurer
 from stormdrop.measure.local import Limits, LocalMeasurer
@@ -115,7 +115,7 @@ def test_a_hopeless_candidate_gets_one_sample(measurer: LocalMeasurer, candidate
     assert len(measurement.seconds) == 1
 
 
-def test_workloads_share_a_pool(pool: WorkerPool, target: Target, tmp_path: Path) -> None:
+def test_workloads_share_a_pool(pool: WorkerPool, target: Cpu, tmp_path: Path) -> None:
     """One workload after the other, and in turns: the outputs are right, and no process is started."""
     processes = [worker.pid for worker in pool.workers if worker.alive]
     measurers = []
@@ -134,7 +134,7 @@ def test_workloads_share_a_pool(pool: WorkerPool, target: Target, tmp_path: Path
     assert processes == [worker.pid for worker in pool.workers if worker.pid in processes]
 
 
-def test_transformed_constants(target: Target, pool: WorkerPool, tmp_path: Path) -> None:
+def test_transformed_constants(target: Cpu, pool: WorkerPool, tmp_path: Path) -> None:
     """A sketch that packs weights, which are prepared outside the timing, gives right outputs."""
     from stormdrop.sketches.registry import sketches_for
 
@@ -149,9 +149,7 @@ def test_transformed_constants(target: Target, pool: WorkerPool, tmp_path: Path)
     assert [measurement.status for measurement in measurements] == [Status.OK] * len(measurements)
 
 
-def test_a_tie_that_float32_decides_otherwise_is_no_wrong_answer(
-    target: Target, pool: WorkerPool, tmp_path: Path
-) -> None:
+def test_a_tie_that_float32_decides_otherwise_is_no_wrong_answer(target: Cpu, pool: WorkerPool, tmp_path: Path) -> None:
     """25 * float32(0.1) is 2.5 in float32 and a little more in float64."""
     x, w, k = te.placeholder((8, 16), "int8"), te.placeholder((16, 24), "int8"), te.reduce_axis((0, 16))
     total = te.compute((8, 24), lambda i, j: te.sum(x[i, k].astype("int32") * w[k, j].astype("int32"), axis=k))
@@ -168,7 +166,7 @@ def test_a_tie_that_float32_decides_otherwise_is_no_wrong_answer(
 
 
 def test_a_suspect_run_is_repeated_once_and_marked(
-    workload: Workload, target: Target, pool: WorkerPool, tmp_path: Path, candidate: Make
+    workload: Workload, target: Cpu, pool: WorkerPool, tmp_path: Path, candidate: Make
 ) -> None:
     """With thresholds that no run can keep. With thresholds that every run keeps, nothing is marked."""
     sketch = ChosenFaults(Plain())
@@ -215,7 +213,7 @@ def test_workers_that_die_of_the_expected_outputs(measurer: LocalMeasurer, candi
 
 def test_the_reference_begins_with_the_first_measurement_and_ends_with_the_measurer(
     workload: Workload,
-    target: Target,
+    target: Cpu,
     pool: WorkerPool,
     tmp_path: Path,
     candidate: Make,

@@ -15,7 +15,7 @@ from lock_waits import LINUX, until_it_waits
 from stand_ins.faults import ChosenFaults, Plain
 from stormdrop.errors import LockTimeout
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.sharing.lock import MachineLock
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
@@ -101,7 +101,7 @@ def test_the_wait_for_the_machine_has_a_deadline(measurer: LocalMeasurer, candid
 
 @LINUX
 def test_kernels_of_a_gpu_run_under_its_own_lock_and_are_built_under_that_of_the_machine(
-    workload: Workload, target: Target, candidate: Make, tmp_path: Path
+    workload: Workload, target: Cpu, candidate: Make, tmp_path: Path
 ) -> None:
     sketch = ChosenFaults(Plain())
     space = sketch.space(workload, target)

@@ -10,7 +10,7 @@ import pytest
 from tile_sketches import WithTiles
 
 from stormdrop import operators
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.detect import cpu_family
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
@@ -18,25 +18,23 @@ from stormdrop.trial import Candidate, Measurement, Request, Status
 
 pytestmark = [
     pytest.mark.compiles,
-    pytest.mark.skipif(
-        cpu_family() != "x86" or "amx-tile" in Target.detect().features, reason="needs an x86 without AMX"
-    ),
+    pytest.mark.skipif(cpu_family() != "x86" or "amx-tile" in Cpu.detect().features, reason="needs an x86 without AMX"),
 ]
 
 WORKLOAD = operators.matmul(16, 16, 16)
-LACKING = Target.detect()
+LACKING = Cpu.detect()
 CLAIMING = replace(LACKING, features=(*LACKING.features, "amx-tile"))
 
 
 @pytest.fixture(params=[LACKING, CLAIMING], ids=["the target lacks it", "the target claims it"])
-def machine(request: pytest.FixtureRequest) -> Target:
+def machine(request: pytest.FixtureRequest) -> Cpu:
     """A target that knows that there are no tiles, and one that claims that there are."""
-    assert isinstance(request.param, Target)
+    assert isinstance(request.param, Cpu)
     return request.param
 
 
 @pytest.fixture
-def measurer(machine: Target, tmp_path: Path) -> Iterator[LocalMeasurer]:
+def measurer(machine: Cpu, tmp_path: Path) -> Iterator[LocalMeasurer]:
     """A measurer with one worker."""
     sketch = WithTiles()
     space = sketch.space(WORKLOAD, machine)
@@ -65,7 +63,7 @@ def test_a_kernel_that_names_its_unit_is_refused_before_it_is_compiled(measurer:
     assert measurer.account.restarts == 0
 
 
-def test_a_kernel_that_does_not_name_it_costs_a_worker(measurer: LocalMeasurer, machine: Target) -> None:
+def test_a_kernel_that_does_not_name_it_costs_a_worker(measurer: LocalMeasurer, machine: Cpu) -> None:
     before, failed, after = measured(measurer, "none", "unnamed", "none")
     assert (before.status, after.status) == (Status.OK, Status.OK)
     # Without the extension LLVM ends the process while it compiles; with it the CPU does when the kernel runs.

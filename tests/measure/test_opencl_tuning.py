@@ -17,7 +17,7 @@ from stormdrop.records import Filter, State, open_store
 def test_tune_measure_check_and_record(tmp_path: Path) -> None:
     if not opencl_devices():
         pytest.skip("OpenCL finds no device here (it needs pyopencl and a driver such as PoCL)")
-    target, work = sd.Target.parse("opencl"), sd.operators.reduce(shape=(6, 40), axis=1)
+    target, work = sd.parse_machine("opencl"), sd.operators.reduce(shape=(6, 40), axis=1)
     with open_store(f"sqlite:///{tmp_path}/records.db") as store:
         result = sd.tune(work, target=target, trials=2, search="random", store=store)
         (session,) = store.sessions(Filter(target="opencl", machine=target.machine))

@@ -22,7 +22,7 @@ import pytest
 import stormdrop
 from stormdrop import operators
 from stormdrop.errors import MeasureError, TargetError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.machine.remote import rpc
 from stormdrop.machine.remote.rpc import connect
 from stormdrop.measure.contract import KernelSetup
@@ -74,7 +74,7 @@ def address() -> Iterator[str]:
 
 @pytest.mark.compiles
 def test_built_here_and_measured_there(address: str) -> None:
-    target = dataclasses.replace(Target.detect(), runner=address)
+    target = dataclasses.replace(Cpu.detect(), runner=address)
     workload, rng = operators.matmul(64, 96, 64), np.random.default_rng(0)
     ((sketch, space),) = sketches_for(workload, target)
     points = list(dict.fromkeys([space.origin, *(space.sample(rng) for _ in range(3))]))
@@ -90,7 +90,7 @@ def test_built_here_and_measured_there(address: str) -> None:
 
 @pytest.mark.compiles
 def test_its_records_are_those_of_another_machine(address: str) -> None:
-    target = dataclasses.replace(Target.detect(), runner=address)
+    target = dataclasses.replace(Cpu.detect(), runner=address)
     with open_store("sqlite://") as store:
         result = tune(operators.matmul(32, 32, 32), target=target, trials=4, search="random", store=store)
         assert result.best is not None and result.trials == 4
@@ -102,7 +102,7 @@ def test_its_records_are_those_of_another_machine(address: str) -> None:
 def test_a_runner_that_has_ended_is_noticed_at_the_first_candidate() -> None:
     workload, rng = operators.matmul(32, 32, 32), np.random.default_rng(0)
     with served() as (address, server):
-        target = dataclasses.replace(Target.detect(), runner=address)
+        target = dataclasses.replace(Cpu.detect(), runner=address)
         ((sketch, space),) = sketches_for(workload, target)
         first, *others = dict.fromkeys(space.sample(rng) for _ in range(6))
         with LocalMeasurer(KernelSetup(workload, target, [(sketch, space)])) as measurer:
@@ -117,7 +117,7 @@ def test_a_runner_that_has_ended_is_noticed_at_the_first_candidate() -> None:
 
 
 def test_the_target_of_a_runner_that_is_not_this_machine() -> None:
-    other = Target.parse("cpu/neoverse-n1").with_runner("board:9090")
+    other = parse_machine("cpu/neoverse-n1").with_runner("board:9090")
     assert other.machine == "Arm Neoverse N1 at board:9090, 64 cores"
 
 

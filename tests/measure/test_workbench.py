@@ -11,7 +11,7 @@ import pytest
 from stormdrop import operators
 from stormdrop.ir import reference
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.limits.passing import Passing
 from stormdrop.measure.pool.jobs import Build, Data, Race, Raced, Run
 from stormdrop.measure.timing import TimingPlan
@@ -36,7 +36,7 @@ class _Partial:
     name = "partial"
     max_error = 0.0
 
-    def apply(self, workload: Workload, target: Target, config: Any) -> Any:
+    def apply(self, workload: Workload, target: Cpu, config: Any) -> Any:
         from stormdrop.sketches.contract import Variant
 
         return Variant(copy_function(8 - int(config["holes"])))
@@ -64,7 +64,7 @@ def test_outputs_that_are_not_finite_are_checked(holes: int, status: Status | No
 
     a = te.placeholder((8,), "float32", name="a")
     b = te.compute((8,), lambda i: a[i], name="b")
-    target = Target.detect()
+    target = Cpu.detect()
     workload = Workload.create("copy", te.create_prim_func([a, b]))
     bench = Workbench(workload, target, {"partial": _Partial()}, lambda step: None)  # type: ignore[dict-item]
     values = floats(1, 2, 3, 4, 5, 6, 7, value)
@@ -93,7 +93,7 @@ def test_all_arguments_pass_through_the_caches_between_executions(
 
     a, b = (te.placeholder((128, 256), "float32", name=name) for name in "ab")
     c = te.compute((128, 256), lambda i, j: a[i, j] + b[i, j], name="c")
-    target = Target.detect()
+    target = Cpu.detect()
     workload = Workload.create("add", te.create_prim_func([a, b, c]), [1])
     sketches = {sketch.name: (sketch, space) for sketch, space in sketches_for(workload, target)}
     name, (sketch, space) = next(iter(sketches.items()))
@@ -121,7 +121,7 @@ def test_a_race_lays_out_the_constants_of_each_kernel_once(
 ) -> None:
     """Not all constants of the kernels that race stay in the cache, if they are large. Outputs have copies if cold."""
     monkeypatch.setattr(prepared_constants, "_CACHE_BYTES", 0)
-    target, workload = Target.detect(), operators.dense(512, 48, 64)
+    target, workload = Cpu.detect(), operators.dense(512, 48, 64)
     sketch, space = next(found for found in sketches_for(workload, target) if found[0].name == "register_blocked")
     bench = Workbench(workload, target, {sketch.name: sketch}, lambda step: None, passing)
     inputs = workload.random_inputs(1)

@@ -13,7 +13,7 @@ from tvm.tirx import PrimFunc
 from stand_ins.faults import Plain
 from stormdrop.ir.attributes import NEEDS
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.contract import Variant
 from stormdrop.space import Categorical, Space
 
@@ -28,11 +28,11 @@ class WithTiles:
     name: str = "with_tiles"
     max_error: float = 0.0
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         space = Plain().space(workload, target)
         return space and Space(self.name, [*space.knobs, Categorical("tiles", ("none", "named", "unnamed"))])
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         main = Plain().apply(workload, target, {"tile": config["tile"]}).main
         if config["tiles"] == "none":
             return Variant(main)

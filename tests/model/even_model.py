@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import KernelSetup, Measurer, Site
 from stormdrop.model.building.tuned_task import TunedTask, TunedTasks
 from stormdrop.model.graph.graph import Graph
@@ -60,11 +60,11 @@ def measure_with(monkeypatch: pytest.MonkeyPatch, kind: type[Even]) -> set[tuple
     return measured
 
 
-def tune_graph(graph: Graph, target: Target, store: Store, budget: Budget, **options: Any) -> TunedTasks:
+def tune_graph(graph: Graph, target: Cpu, store: Store, budget: Budget, **options: Any) -> TunedTasks:
     return tune_tasks(graph, target, TuneOptions(**{"search": "random", **options}), budget, store)
 
 
-def tuned(graph: Graph, target: Target, store: Store, budget: Budget, **options: Any) -> list[TunedTask]:
+def tuned(graph: Graph, target: Cpu, store: Store, budget: Budget, **options: Any) -> list[TunedTask]:
     result = tune_graph(graph, target, store, budget, **options)
     assert not result.interrupted
     return list(result.tasks)

@@ -16,7 +16,7 @@ from tvm.support.cc import get_cc
 
 import stormdrop
 from stormdrop.errors import ArtifactError, InputError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.threads import usable_cores
 from stormdrop.model.artifact import artifact, artifact_files, call_inputs, loading
 from stormdrop.model.artifact.artifact import CompiledModel
@@ -42,7 +42,7 @@ print(os.environ["TVM_NUM_THREADS"], "onnx" in sys.modules)
 
 
 @pytest.fixture(scope="module")
-def model(residual: Graph, target: Target) -> CompiledModel:
+def model(residual: Graph, target: Cpu) -> CompiledModel:
     return build(residual, {}, target, provenance={"seed": 1})
 
 
@@ -420,7 +420,7 @@ def test_what_was_checked_is_what_is_loaded(
 
 
 @needs_linker
-def test_native_models_are_not_taken_for_each_other(model: CompiledModel, target: Target, tmp_path: Path) -> None:
+def test_native_models_are_not_taken_for_each_other(model: CompiledModel, target: Cpu, tmp_path: Path) -> None:
     """The system's loader knows libraries by their path, and the paths of closed copies are used again."""
     larger = seed_weights(residual_model(), seed=1)
     for axis in (2, 3):
@@ -444,7 +444,7 @@ def test_other_cpu(saved: Path) -> None:
     refused(saved, "made for Some CPU; this CPU lacks .*avx9000")
 
 
-def test_a_model_whose_saved_form_cannot_be_loaded_says_so(residual: Graph, target: Target, tmp_path: Path) -> None:
+def test_a_model_whose_saved_form_cannot_be_loaded_says_so(residual: Graph, target: Cpu, tmp_path: Path) -> None:
     """Its own program is given up before the saved one is loaded."""
     model = build(residual, {}, target)
     with pytest.raises(ArtifactError):

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 from tiny_models import make_model
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.fallback import schedule_fallback
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.any_model import import_model
@@ -19,7 +19,7 @@ from stormdrop.model.passes.attention import with_attention
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.tuning.options import TuneOptions
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 SMALL = replace(TARGET, l1=256, l2=256, cores=2)
 """A machine whose caches hold the scores of none of these models."""
 

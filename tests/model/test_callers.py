@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.threads import thread_count
 from stormdrop.model.artifact import callers
 from stormdrop.model.artifact.artifact import CompiledModel
@@ -99,7 +99,7 @@ def test_a_call_inside_of_a_call_stays_in_its_thread() -> None:
 
 
 @pytest.fixture(scope="module")
-def model(residual: Graph, target: Target) -> CompiledModel:
+def model(residual: Graph, target: Cpu) -> CompiledModel:
     return build(residual, {}, target)
 
 

@@ -9,7 +9,7 @@ from tvm import te
 
 from stormdrop.errors import ModelError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
@@ -37,7 +37,7 @@ def gemm(graph: Graph) -> int:
     return index
 
 
-def test_plain_schedules_are_right_and_reported(residual: Graph, target: Target) -> None:
+def test_plain_schedules_are_right_and_reported(residual: Graph, target: Cpu) -> None:
     model = build(residual, {}, target)
     result = verify(model, residual.source)
     assert result.max_error < 1e-4
@@ -45,7 +45,7 @@ def test_plain_schedules_are_right_and_reported(residual: Graph, target: Target)
     assert {report.task for report in model.metadata.fallbacks} == {task.name for task in residual.tasks}
 
 
-def test_squeezenet(target: Target) -> None:
+def test_squeezenet(target: Cpu) -> None:
     graph = load_graph(seed_weights(zoo_model("squeezenet"), seed=3))
     assert len(graph.tasks) == 28 and not any("transpose" in task.name for task in graph.tasks)
     model = build(graph, {}, target)
@@ -53,7 +53,7 @@ def test_squeezenet(target: Target) -> None:
     assert {report.reached for report in model.metadata.fallbacks} == {"parallel, vectorised"}
 
 
-def test_packed_constant(residual: Graph, target: Target) -> None:
+def test_packed_constant(residual: Graph, target: Cpu) -> None:
     model = build(residual, {gemm(residual): gemm_variant(lambda n, k: (k, n))}, target)
     assert verify(model, residual.source).max_error < 1e-4
     assert not any("matmul" in report.task for report in model.metadata.fallbacks)
@@ -68,13 +68,13 @@ def test_packed_constant(residual: Graph, target: Target) -> None:
     ],
 )
 def test_a_permuted_or_shifted_weight_fails_the_verification(
-    residual: Graph, target: Target, wrong: Callable[[Any, Any], tuple[Any, Any]]
+    residual: Graph, target: Cpu, wrong: Callable[[Any, Any], tuple[Any, Any]]
 ) -> None:
     model = build(residual, {gemm(residual): gemm_variant(wrong)}, target)
     assert verify(model, residual.source).max_error > 1e-2
 
 
-def test_weights_that_metaschedule_lays_out_anew(residual: Graph, target: Target) -> None:
+def test_weights_that_metaschedule_lays_out_anew(residual: Graph, target: Cpu) -> None:
     (task, *_) = [task for task in residual.tasks if "conv2d" in task.name]
     workload = Workload.create(task.name, task.function, task.constants)
     spaces = [(sketch, sketch.space(workload, target)) for sketch in meta_schedule_sketches(workload, target)]
@@ -85,7 +85,7 @@ def test_weights_that_metaschedule_lays_out_anew(residual: Graph, target: Target
     assert verify(model, residual.source).max_error < 1e-4
 
 
-def test_variants_that_do_not_fit(residual: Graph, target: Target) -> None:
+def test_variants_that_do_not_fit(residual: Graph, target: Cpu) -> None:
     variant = gemm_variant(lambda n, k: (k, n))
     with pytest.raises(ModelError, match="has no task 99"):
         build(residual, {99: variant}, target)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.call_inputs import aligned
 from stormdrop.model.building.compile import build
@@ -50,7 +50,7 @@ if order == "run first":
 
 
 @pytest.fixture(scope="module")
-def model(residual: Graph, target: Target) -> CompiledModel:
+def model(residual: Graph, target: Cpu) -> CompiledModel:
     return build(residual, {}, target)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tvm.support.cc import get_cc
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.program import LEAST
 from stormdrop.model.building.compile import build
@@ -28,7 +28,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def model(residual: Graph, target: Target) -> CompiledModel:
+def model(residual: Graph, target: Cpu) -> CompiledModel:
     return build(residual, {}, target)
 
 
@@ -51,7 +51,7 @@ def run(program: Path, *arguments: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("least", [LEAST, 64], ids=["constants inside", "constants outside"])
 def test_it_computes_what_python_does(
-    program: Path, residual: Graph, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
+    program: Path, residual: Graph, target: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     monkeypatch.setattr("stormdrop.model.building.compile.LEAST", least)
     model = build(residual, {}, target)

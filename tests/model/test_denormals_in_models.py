@@ -14,7 +14,7 @@ from tiny_models import make_model
 
 import stormdrop as sd
 from stormdrop.errors import ModelError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
@@ -47,7 +47,7 @@ def graph() -> Graph:
 
 
 @pytest.fixture(scope="module")
-def models(graph: Graph, target: Target) -> dict[bool, CompiledModel]:
+def models(graph: Graph, target: Cpu) -> dict[bool, CompiledModel]:
     """By whether they keep denormals."""
     return {keep: build(graph, {}, replace(target, keep_denormals=keep)) for keep in (False, True)}
 

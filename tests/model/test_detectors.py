@@ -8,7 +8,7 @@ import onnx
 import pytest
 from detectors import DETECTORS
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.verification.verify import Reference
@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime", reason="it is the reference")
 
 
 @pytest.mark.parametrize("make", DETECTORS)
-def test_a_detector_is_right(make: Callable[[], onnx.ModelProto], target: Target) -> None:
+def test_a_detector_is_right(make: Callable[[], onnx.ModelProto], target: Cpu) -> None:
     source = make()
     graph = load_graph(source)
     assert not graph.foreign.reports

@@ -9,7 +9,7 @@ import tvm
 from tvm import te, tirx
 
 from stormdrop.ir.reference import evaluate
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.fallback import schedule_fallback
 
 pytestmark = pytest.mark.compiles
@@ -48,7 +48,7 @@ def tiny() -> tirx.PrimFunc:
     ],
 )
 def test_schedules_say_what_they_are_and_compute_the_same(
-    make: Callable[[], tirx.PrimFunc], reached: str, marks: tuple[str, ...], target: Target
+    make: Callable[[], tirx.PrimFunc], reached: str, marks: tuple[str, ...], target: Cpu
 ) -> None:
     function = make()
     fallback = schedule_fallback(function)

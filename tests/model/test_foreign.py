@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 from tiny_models import make_model
 
 from stormdrop.errors import ArtifactError, InputError, LockTimeout, ModelError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact import foreign
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.artifact_files import METADATA
@@ -49,7 +49,7 @@ MAKERS = [gelu_inside, boxes_at_the_end, only_a_loop, two_segments]
 
 
 def compiled(model: onnx.ModelProto) -> CompiledModel:
-    return build(load_graph(model), {}, Target.detect())
+    return build(load_graph(model), {}, Cpu.detect())
 
 
 def expected(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -76,7 +76,7 @@ def test_compiling_names_the_parts_that_onnxruntime_runs() -> None:
 def test_it_is_right_verified_and_loads_in_a_fresh_process(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
     source = make()
     graph = load_graph(source)
-    model = build(graph, {}, Target.detect())
+    model = build(graph, {}, Cpu.detect())
     verified = Reference.compute(graph).check(model)
     assert verified.fault is None and "onnxruntime for its own parts" in verified.against
     for seed in range(3):
@@ -146,7 +146,7 @@ def test_a_part_has_one_thread_if_it_is_faster_so(
     monkeypatch.setattr(
         foreign, "session_options", lambda threads, alone: made.append(threads) or options(threads, alone)
     )
-    build(graph, {}, Target.detect()).save(tmp_path / "m.sd")
+    build(graph, {}, Cpu.detect()).save(tmp_path / "m.sd")
     loaded = CompiledModel.load(tmp_path / "m.sd", threads=2)
     assert_right(loaded, two_segments(), 1)
     assert made[-2:] == [chosen or 2] * 2
@@ -162,7 +162,7 @@ def test_arrays_of_the_verification_are_not_kept_even_if_the_machine_is_taken(mo
     for choose in choices:
         graph.foreign.examples = {0: [np.zeros(3)]}
         monkeypatch.setattr(graph.foreign, "choose_threads", choose)
-        choose_parts(graph, Target.detect(), [random_feeds(graph.inputs)], endless())
+        choose_parts(graph, Cpu.detect(), [random_feeds(graph.inputs)], endless())
         assert graph.foreign.examples is None
 
 
@@ -209,7 +209,7 @@ def test_a_model_without_onnxruntime_says_what_to_install(tmp_path: Path, monkey
 def test_parts_that_jump_are_compared_by_themselves() -> None:
     """Rounding decides which of two equal scores comes first, so the exact model goes on from our own result."""
     graph = load_graph(boxes_at_the_end())
-    model = build(graph, {}, Target.detect())
+    model = build(graph, {}, Cpu.detect())
     reference = Reference.compute(graph)
     assert reference.by_parts is not None
     compared = {entry.name: entry for entry in reference.by_parts(model, reference.feeds)}
@@ -246,7 +246,7 @@ def test_what_each_of_two_equal_parts_reads_is_compared() -> None:
     graph = load_graph(source(1.0))
     reference = Reference.compute(graph)
     assert len(graph.foreign.reports) == 2 and reference.by_parts is not None
-    right, wrong = (build(load_graph(source(scale)), {}, Target.detect()) for scale in (1.0, 1.25))
+    right, wrong = (build(load_graph(source(scale)), {}, Cpu.detect()) for scale in (1.0, 1.25))
     names = [each.name for each in reference.by_parts(right, reference.expected[0].sample.feeds)]
     assert len(names) == len(set(names)) == 5
     assert reference.check(right).fault is None
@@ -268,7 +268,7 @@ def test_steps_beside_a_part_are_judged_as_steps() -> None:
         return made
 
     graph = load_graph(source("Floor"))
-    model = build(graph, {}, Target.detect())
+    model = build(graph, {}, Cpu.detect())
     assert graph.foreign.reports
     assert Reference.compute(graph).check(model).fault is None
     assert Reference.compute(load_graph(source("Ceil"))).check(model).fault is not None
@@ -280,7 +280,7 @@ def test_parts_flush_denormals_as_kernels_do() -> None:
     source.opset_import.append(helper.make_opsetid(GELU, 1))
     graph, x = load_graph(source), np.full(1 << 16, 1e-40, np.float32)
     for keep in (False, True):
-        model = build(graph, {}, replace(Target.detect(), keep_denormals=keep))
+        model = build(graph, {}, replace(Cpu.detect(), keep_denormals=keep))
         assert bool(model(x).any()) is keep  # in the calling thread and in those of onnxruntime
         assert np.float32(1e-30) * np.float32(1e-10) > 0  # the caller's own mode
 
@@ -291,7 +291,7 @@ def test_all_of_a_model_runs_without_the_program_around_it() -> None:
     assert whole is not None and not whole.tasks
     (part,) = whole.foreign.reports
     assert part.whole and part.operators["com.microsoft.QuickGelu"] == 2
-    model = build(whole, {}, Target.detect())
+    model = build(whole, {}, Cpu.detect())
     assert model.foreign.alone(model.metadata, 1) is not None
     assert Reference.compute(whole).check(model).fault is None
     assert_right(model, source, 1)
@@ -375,7 +375,7 @@ def test_a_part_that_is_all_of_one_size_does_not_run_the_other_sizes(monkeypatch
     source = seed_weights(make_model(nodes, weights, {"x": ("N", 1, 3)}, {"y": ("N", 1, 1, 4)}), seed=1)
     graph = together([load_graph(source, {"x": (length, 1, 3)}) for length in (1, 2)])
     assert [part.whole for part in graph.foreign.reports] == [True]
-    model = build(graph, {}, Target.detect())
+    model = build(graph, {}, Cpu.detect())
     for size in graph.sizes:
         feeds = random_feeds(size.inputs, 1)
         np.testing.assert_allclose(model.run(feeds)["y"], expected(source, feeds)["y"], rtol=1e-4, atol=1e-5)
@@ -384,7 +384,7 @@ def test_a_part_that_is_all_of_one_size_does_not_run_the_other_sizes(monkeypatch
 def test_a_model_is_verified_as_its_callers_run_it() -> None:
     whole = wholly_foreign(load_graph(gelu_inside()), "because")
     assert whole is not None
-    model = build(whole, {}, Target.detect())
+    model = build(whole, {}, Cpu.detect())
     model._alone = lambda feeds: {info.name: np.zeros(info.shape, info.dtype) for info in model.outputs}
     assert Reference.compute(whole).check(model).fault is not None
 
@@ -392,7 +392,7 @@ def test_a_model_is_verified_as_its_callers_run_it() -> None:
 def test_a_model_in_a_loop_is_one_part() -> None:
     graph = load_graph(only_a_loop())
     assert [part.whole for part in graph.foreign.reports] == [True]
-    model = build(graph, {}, Target.detect())
+    model = build(graph, {}, Cpu.detect())
     feeds = random_feeds(model.inputs, 1)
     first = model.run(feeds)["y"]
     kept = first.copy()
@@ -420,7 +420,7 @@ def test_onnxruntime_runs_all_of_a_model_of_which_it_runs_most(
 
     monkeypatch.setattr(foreign.ForeignParts, "choose_threads", seconds)
     monkeypatch.setattr(latency, "MachineLock", _FreeMachine)
-    chosen = choose_parts(graph, Target.detect(), [random_feeds(graph.inputs)], endless())
+    chosen = choose_parts(graph, Cpu.detect(), [random_feeds(graph.inputs)], endless())
     assert (chosen is not graph) is whole
     assert [part.whole for part in chosen.foreign.reports] == [whole]
     assert chosen.foreign.examples is None
@@ -456,7 +456,7 @@ def test_all_sizes_of_a_model_are_compared_with_all_of_it(
     monkeypatch.setattr(foreign, "_in_turns", in_turns)
     monkeypatch.setattr(latency, "MachineLock", _FreeMachine)
     feeds = [random_feeds(size.inputs) for size in graph.sizes]
-    chosen = choose_parts(graph, Target.detect(), feeds, endless())
+    chosen = choose_parts(graph, Cpu.detect(), feeds, endless())
     assert (chosen is not graph) is whole
     assert timed == [1, 2, 1, 2]
 
@@ -465,7 +465,7 @@ def test_parts_are_not_timed_without_time(monkeypatch: pytest.MonkeyPatch) -> No
     graph = load_graph(gelu_inside())
     monkeypatch.setattr(latency, "wholly_foreign", None)
     monkeypatch.setattr(latency, "MachineLock", None)
-    assert choose_parts(graph, Target.detect(), [random_feeds(graph.inputs)], TuningRun(0.0, 0.0, None)) is graph
+    assert choose_parts(graph, Cpu.detect(), [random_feeds(graph.inputs)], TuningRun(0.0, 0.0, None)) is graph
 
 
 def test_the_parts_stay_if_all_of_the_model_cannot_be_verified(

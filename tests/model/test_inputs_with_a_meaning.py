@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import stormdrop as sd
 from stormdrop.errors import InputError, ModelError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.compile import build
 from stormdrop.model.importer.import_onnx import load_graph
@@ -170,7 +170,7 @@ def test_functions_that_are_defined_nowhere_together_bound_no_input() -> None:
 
 
 @pytest.mark.compiles
-def test_nan_at_the_same_places_is_equal(target: Target) -> None:
+def test_nan_at_the_same_places_is_equal(target: Cpu) -> None:
     """Nothing says of x that its double has to be less than one: for a third of normal numbers there is a result."""
     nodes = [helper.make_node("Add", ["x", "x"], ["twice"]), helper.make_node("Acos", ["twice"], ["y"])]
     graph = load_graph(model_of(nodes, {"x": (TensorProto.FLOAT, (64, 8))}))
@@ -191,7 +191,7 @@ def compared(operator: str) -> onnx.ModelProto:
 
 
 @pytest.mark.compiles
-def test_a_comparison_of_one_value_is_verified(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_comparison_of_one_value_is_verified(target: Cpu, caplog: pytest.LogCaptureFixture) -> None:
     graph = load_graph(compared("Greater"))
     reference = Reference.compute(graph)
     assert not reference.varies and reference.kernels is not None
@@ -201,7 +201,7 @@ def test_a_comparison_of_one_value_is_verified(target: Target, caplog: pytest.Lo
 
 
 @pytest.mark.compiles
-def test_kernels_are_compared_on_samples_that_verify(target: Target) -> None:
+def test_kernels_are_compared_on_samples_that_verify(target: Cpu) -> None:
     graph = load_graph(compared("Greater"))
     reference, seen = Reference.compute(graph), list[Feeds]()
     used = reference.expected[1:]  # as if the outputs of the first sample were NaN
@@ -221,9 +221,7 @@ def test_kernels_are_compared_on_samples_that_verify(target: Target) -> None:
 
 
 @pytest.mark.compiles
-def test_one_value_and_a_kernel_that_nobody_compares_are_refused(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_value_and_a_kernel_that_nobody_compares_are_refused(target: Cpu, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = load_graph(compared("Greater"))
     reference, model = Reference.compute(graph), build(graph, {}, target)
     monkeypatch.setattr(kernels, "_stages", lambda _: None)

@@ -15,7 +15,7 @@ import pytest
 from even_model import Even, measure_with
 
 from stormdrop.errors import ArtifactError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model import ModelResult, load, tune_model
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.builder import ModelBuilder
@@ -52,7 +52,7 @@ def _quick(residual: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency, "_LATENCY_SECONDS", 0.1)
 
 
-def tuned(target: Target, out: Path) -> ModelResult:
+def tuned(target: Cpu, out: Path) -> ModelResult:
     with open_store("sqlite://") as store:
         return tune_model("m.onnx", target=target, trials=6, store=store, out=out)
 
@@ -69,7 +69,7 @@ def tuned(target: Target, out: Path) -> ModelResult:
     ids=["compile", "finalists", "verify", "save", "latency"],
 )
 def test_a_model_that_was_tuned_is_saved(
-    owner: Any, name: str, when: int, target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    owner: Any, name: str, when: int, target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     real = getattr(owner, name)
     monkeypatch.setattr(owner, name, interrupted_once(real, when))
@@ -82,7 +82,7 @@ def test_a_model_that_was_tuned_is_saved(
     result.to_json()
 
 
-def test_ctrl_c_in_a_function_that_tvm_calls_is_what_it_is(residual: Graph, target: Target) -> None:
+def test_ctrl_c_in_a_function_that_tvm_calls_is_what_it_is(residual: Graph, target: Cpu) -> None:
     def interrupted(*_: Any) -> int:
         raise KeyboardInterrupt
 
@@ -91,7 +91,7 @@ def test_ctrl_c_in_a_function_that_tvm_calls_is_what_it_is(residual: Graph, targ
         model.instrumented(interrupted).run(random_feeds(residual.inputs))
 
 
-def test_a_second_interruption_ends_the_saving(target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_second_interruption_ends_the_saving(target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -101,9 +101,7 @@ def test_a_second_interruption_ends_the_saving(target: Target, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_save_that_fails_names_the_users_folder(
-    target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_save_that_fails_names_the_users_folder(target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(self: CompiledModel, folder: Path, native: bool) -> str:
         raise OSError(28, "No space left on device")
 
@@ -114,7 +112,7 @@ def test_a_save_that_fails_names_the_users_folder(
 
 
 def test_the_file_may_change_while_its_model_is_tuned(
-    target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "m.onnx"
     file.write_bytes(b"a model")

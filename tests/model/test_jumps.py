@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from stormdrop.errors import ModelError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
@@ -65,7 +65,7 @@ def imported_as(graph: Graph, wrong: onnx.ModelProto) -> Graph:
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_is_right_where_rounding_decides(kind: str, target: Target) -> None:
+def test_a_step_is_right_where_rounding_decides(kind: str, target: Cpu) -> None:
     graph = load_graph(jumping(*KINDS[kind]))
     reference = Reference.compute(graph)
     verified = reference.check(build(graph, {}, target))
@@ -106,7 +106,7 @@ def test_the_mean_error_of_an_import_in_float64_is_its_own(mean: float, right: b
 
 
 @pytest.mark.compiles
-def test_a_kernel_that_floors_wrongly_is_seen(target: Target) -> None:
+def test_a_kernel_that_floors_wrongly_is_seen(target: Cpu) -> None:
     """A tenth of the elements is a step too low: within the error of a step, and too many."""
     graph = load_graph(jumping("times a tenth", "Floor"))
     reference = Reference.compute(graph)
@@ -141,7 +141,7 @@ def saturated(scale: float) -> onnx.ModelProto:
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("in_bfloat16", [False, True])
-def test_an_output_behind_a_softmax_is_judged_by_what_its_kernel_reads(in_bfloat16: bool, target: Target) -> None:
+def test_an_output_behind_a_softmax_is_judged_by_what_its_kernel_reads(in_bfloat16: bool, target: Cpu) -> None:
     """A step of the largest logit, which may be right, makes another output of it."""
 
     def imported(model: onnx.ModelProto) -> Graph:
@@ -216,7 +216,7 @@ def test_rounding_that_feeds_back_is_right_and_other_weights_are_wrong() -> None
 
 
 @pytest.mark.compiles
-def test_a_wrong_kernel_is_found_where_rounding_feeds_back(target: Target) -> None:
+def test_a_wrong_kernel_is_found_where_rounding_feeds_back(target: Cpu) -> None:
     """The outputs of such a network say little: a scale that is a hundredth off shows in the kernel by itself."""
     graph = load_graph(recurrent(12, 24))
     reference = Reference.compute(graph)

@@ -18,7 +18,7 @@ from tiny_models import make_model
 from tvm import te
 from tvm.s_tir import Schedule
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.artifact import CompiledModel, needs_linker
 from stormdrop.model.building.compile import build
 from stormdrop.model.building.kernel_library import KernelLibrary
@@ -34,7 +34,7 @@ def added(extent: int, number: float) -> Any:
     return te.create_prim_func([x, te.compute((extent,), lambda i: x[i] + number)])
 
 
-def test_a_symbol_stands_for_one_function(target: Target) -> None:
+def test_a_symbol_stands_for_one_function(target: Cpu) -> None:
     library = KernelLibrary(target)
     assert library.symbol(added(4, 1.0), "add") == "add"
     assert library.symbol(added(4, 2.0), "add") == "add_1"
@@ -61,7 +61,7 @@ def unrolled(function: Any) -> Any:
 
 
 @pytest.mark.compiles
-def test_only_what_is_new_is_compiled(target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_what_is_new_is_compiled(target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     graph, library = chain(10), KernelLibrary(target)
     compiled: list[Sequence[str]] = []
     real = KernelLibrary._compiled
@@ -87,7 +87,7 @@ def test_only_what_is_new_is_compiled(target: Target, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.compiles
-def test_several_modules_are_saved(target: Target, tmp_path: Path) -> None:
+def test_several_modules_are_saved(target: Cpu, tmp_path: Path) -> None:
     model = build(chain(10), {}, target)
     x = np.ones((2, 8), np.float32)
     names = {file.name for file in model.save(tmp_path / "m.sd").iterdir()}
@@ -103,7 +103,7 @@ def test_several_modules_are_saved(target: Target, tmp_path: Path) -> None:
     assert np.array_equal(native(x), model(x))
 
 
-def test_ctrl_c_does_not_wait_for_llvm(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_does_not_wait_for_llvm(target: Cpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled when it comes is there for the next build, and the rest is compiled then."""
     library = KernelLibrary(dataclasses.replace(target, cores=1))
     functions = {library.symbol(added(4, number), "add"): added(4, number) for number in range(8)}

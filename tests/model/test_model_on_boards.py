@@ -17,7 +17,7 @@ from tvm.support import tar
 
 from stand_ins.rack import Rack
 from stormdrop.errors import InputError, MeasureError, ModelError, TargetError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.machine.remote.tracker import boards
 from stormdrop.model import load, tune_model
 from stormdrop.model.artifact.artifact import CompiledModel
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.compiles
 
 
 def test_a_model_is_tuned_on_a_rack_and_saved_for_its_boards(rack: Rack, tmp_path: Path) -> None:
-    target, out = Target.parse("cpu/x86-64-v3").with_runner(rack.address), tmp_path / "m.sd"
-    assert isinstance(target, Target)
+    target, out = parse_machine("cpu/x86-64-v3").with_runner(rack.address), tmp_path / "m.sd"
+    assert isinstance(target, Cpu)
     with open_store("sqlite://") as store:
         model = seed_weights(residual_model(), seed=1)
         result = tune_model(model, target=target, trials=8, store=store, out=out)
@@ -63,14 +63,14 @@ def test_a_model_is_tuned_on_a_rack_and_saved_for_its_boards(rack: Rack, tmp_pat
 
 
 def build_here(model: Any) -> CompiledModel:
-    return build(load_graph(model), {}, Target.detect())
+    return build(load_graph(model), {}, Cpu.detect())
 
 
 def test_a_board_runs_what_this_machine_runs(
     rack: Rack, residual: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, feeds = Target.detect().with_runner(rack.address), random_feeds(residual.inputs)
-    here = build(residual, {}, Target.detect()).run(feeds)
+    target, feeds = Cpu.detect().with_runner(rack.address), random_feeds(residual.inputs)
+    here = build(residual, {}, Cpu.detect()).run(feeds)
     monkeypatch.setattr("stormdrop.model.building.compile.LEAST", 64)  # as with large constants
     with Board(rack.address) as board:
         assert rack.free == 1
@@ -90,7 +90,7 @@ def test_a_board_runs_what_this_machine_runs(
 
 def test_a_board_that_is_gone_is_one_line(rack: Rack, residual: Graph) -> None:
     with Rack(1) as short, Board(short.address) as board:
-        model = build(residual, {}, Target.detect().with_runner(short.address), create=partial(BoardModel, board))
+        model = build(residual, {}, Cpu.detect().with_runner(short.address), create=partial(BoardModel, board))
         short.close()
         with pytest.raises(MeasureError, match=f"{short.address}: the model does not run there") as caught:
             model.run(random_feeds(residual.inputs))
@@ -111,8 +111,8 @@ class NoBoard:
 
 
 def test_a_model_for_another_architecture_is_built_and_saved_here(residual: Graph, tmp_path: Path) -> None:
-    target = Target.parse("cpu/neoverse-n1").with_runner("board:9090")
-    assert isinstance(target, Target)
+    target = parse_machine("cpu/neoverse-n1").with_runner("board:9090")
+    assert isinstance(target, Cpu)
     board: Any = NoBoard()
     model = build(residual, {}, target, create=partial(BoardModel, board))
     model.write_files(tmp_path, native=False)
@@ -143,10 +143,10 @@ def test_the_fastest_combination_as_a_whole(seconds: tuple[float, ...], best: in
 
 
 def test_what_cannot_be_done_elsewhere_is_refused_before_the_tuning(rack: Rack, tmp_path: Path) -> None:
-    target = Target.detect().with_runner(rack.address)
+    target = Cpu.detect().with_runner(rack.address)
     with pytest.raises(InputError, match="a native model is linked on the machine that it is for"):
         tune_model(residual_model(), target=target, native=True)
     with pytest.raises(TargetError, match="has no board of the key 'bord'; did you mean 'board'"):
-        tune_model(residual_model(), target=Target.detect().with_runner(f"bord@{rack.tracker}"))
+        tune_model(residual_model(), target=Cpu.detect().with_runner(f"bord@{rack.tracker}"))
     with pytest.raises(ModelError, match=r"onnxruntime runs .*, and TVM's server at board@.* has none"):
         tune_model(gelu_inside(), target=target)

@@ -17,7 +17,7 @@ from tiny_models import attention_model, make_model, residual_model
 
 import stormdrop as sd
 from stormdrop.errors import InputError, ModelError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.builder import TaskSchedules
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.compiles
 
 
 def compiled(model: Any, **options: Any) -> CompileResult:
-    return compile_model_with(model, Target.detect(), TuneOptions(fresh=True, **options))
+    return compile_model_with(model, Cpu.detect(), TuneOptions(fresh=True, **options))
 
 
 @pytest.mark.parametrize("model", [residual_model(), attention_model()], ids=["residual", "attention"])
@@ -113,14 +113,14 @@ def test_an_unknown_precision_is_one_line() -> None:
 
 
 def test_a_machine_without_the_unit_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
-    target = replace(Target.detect(), features=())
+    target = replace(Cpu.detect(), features=())
     compile_model_with(pooled_model(), target, TuneOptions(fresh=True, precision="bf16"), shapes={"x": (1, 3, 8, 8)})
     assert "has no fast unit for bfloat16" in caplog.text
 
 
 def test_all_sizes_are_verified() -> None:
     options = TuneOptions(fresh=True, precision="bf16")
-    result = compile_model_with(pooled_model(), Target.detect(), options, shapes={"x": ((1, 4), 3, 8, 8)})
+    result = compile_model_with(pooled_model(), Cpu.detect(), options, shapes={"x": ((1, 4), 3, 8, 8)})
     assert len(result.sizes) == 2 and result.verified.fault is None
     assert result.precision is not None and result.precision.low
 
@@ -141,7 +141,7 @@ def references_of(model: onnx.ModelProto) -> tuple[Graph, Reference]:
     return low.graph, lowered_reference(low.graph, Reference.compute(graph))
 
 
-def test_each_kernel_of_bfloat16_is_judged_although_all_tensors_are_near(target: Target) -> None:
+def test_each_kernel_of_bfloat16_is_judged_although_all_tensors_are_near(target: Cpu) -> None:
     graph, reference = references_of(dense(helper.make_node("Relu", ["p"], ["y"])))
     assert reference.kernels is not None
     model = build(graph, {}, target)
@@ -152,13 +152,13 @@ def test_each_kernel_of_bfloat16_is_judged_although_all_tensors_are_near(target:
     assert wrong.fault is not None and wrong.fault.tensor.startswith("kernel ")
 
 
-def test_a_lowered_model_may_jump(target: Target) -> None:
+def test_a_lowered_model_may_jump(target: Cpu) -> None:
     graph, reference = references_of(dense(helper.make_node("Floor", ["p"], ["y"])))
     assert all(one.jumps for one in reference.expected)
     assert reference.check(build(graph, {}, target)).fault is None
 
 
-def test_a_lowered_model_may_hold_nan_where_the_exact_one_does(target: Target) -> None:
+def test_a_lowered_model_may_hold_nan_where_the_exact_one_does(target: Cpu) -> None:
     graph, reference = references_of(dense(helper.make_node("Log", ["p"], ["y"])))
     assert all(one.holds_nan for one in reference.expected)
     assert reference.check(build(graph, {}, target)).fault is None

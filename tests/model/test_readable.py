@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from even_model import Even, measure_with
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model import ModelResult, load, tune_model
 from stormdrop.model.artifact.metadata import TensorInfo, described
 from stormdrop.model.graph.graph import Graph
@@ -22,7 +22,7 @@ tuning = importlib.import_module("stormdrop.model.tuning.tune")  # the package g
 @pytest.mark.compiles
 def test_a_tuned_model(
     residual: Graph,
-    target: Target,
+    target: Cpu,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,

@@ -15,7 +15,7 @@ from tiny_models import residual_model
 
 from stormdrop.errors import ModelError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model import load, tune_model
 from stormdrop.model.building import compile as compile_module
 from stormdrop.model.building import repair
@@ -55,7 +55,7 @@ def coarse_schedules(monkeypatch: pytest.MonkeyPatch, part: str, always: bool = 
 
 @pytest.mark.compiles
 def test_a_coarse_kernel_is_replaced_and_the_model_saved(
-    target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     measure_with(monkeypatch, Even)
     coarse_schedules(monkeypatch, "matmul")
@@ -77,7 +77,7 @@ def test_a_coarse_kernel_is_replaced_and_the_model_saved(
 
 @pytest.mark.compiles
 def test_a_layer_that_no_schedule_computes_right_is_named(
-    target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     measure_with(monkeypatch, Even)
     coarse_schedules(monkeypatch, "matmul", always=True)
@@ -86,7 +86,7 @@ def test_a_layer_that_no_schedule_computes_right_is_named(
     assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
-def winograd_builder(residual: Graph, target: Target) -> tuple[ModelBuilder, int]:
+def winograd_builder(residual: Graph, target: Cpu) -> tuple[ModelBuilder, int]:
     """A builder in which the first convolution was fastest by Winograd's sketch."""
     tasks = []
     for task in residual.tasks:
@@ -109,7 +109,7 @@ def winograd_builder(residual: Graph, target: Target) -> tuple[ModelBuilder, int
 
 
 def test_winograd_gives_way_to_a_schedule_that_only_reorders(
-    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
+    residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder, index = winograd_builder(residual, target)
     assert builder.winners[index][0] == "winograd_4" and not builder.is_exact(index, builder.winners[index])
@@ -133,7 +133,7 @@ def test_winograd_gives_way_to_a_schedule_that_only_reorders(
 
 
 def test_if_all_schedules_are_exact_the_model_is_refused(
-    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
+    residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builder, index = winograd_builder(residual, target)
     monkeypatch.setattr(builder, "build", lambda _: None)

@@ -12,7 +12,7 @@ from even_model import Even, measure_with, tune_graph, tuned
 from simulated_clock import SimulatedClock, simulated
 from stormdrop import operators
 from stormdrop.errors import MeasureError, UnsupportedFunction
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.tuning import budget as budgets
 from stormdrop.model.tuning import scheduler
@@ -39,7 +39,7 @@ def of_trials(trials: int) -> Budget:
     return Budget(trials, None, perf_counter())
 
 
-def test_kernels_of_bytes_may_be_faster_than_the_peak_of_float32(target: Target) -> None:
+def test_kernels_of_bytes_may_be_faster_than_the_peak_of_float32(target: Cpu) -> None:
     floats, small = (
         scheduler._least_seconds(operators.dense(64, 64, 64, dtype=dtype), target, (1e9, 1e9), [RegisterBlocked()])
         for dtype in ("float32", "uint8")
@@ -52,9 +52,7 @@ def test_kernels_of_bytes_may_be_faster_than_the_peak_of_float32(target: Target)
     ("sketch", "dtype", "times"),
     [(Tiles(), "bfloat16", 15.3), (Tiles(), "uint8", 30.5), (TilesOfParts(), "float32", 15.3 / 3)],
 )
-def test_no_kernel_by_tiles_is_faster_than_the_least_time(
-    target: Target, sketch: Tiles, dtype: str, times: float
-) -> None:
+def test_no_kernel_by_tiles_is_faster_than_the_least_time(target: Cpu, sketch: Tiles, dtype: str, times: float) -> None:
     """The tuning of a kernel ends at this time. Tiles were measured so many times as fast as float32."""
     least, plain = (
         scheduler._least_seconds(operators.dense(64, 64, 64, dtype=dtype), target, (1e9, 1e9), [*sketches])
@@ -65,7 +63,7 @@ def test_no_kernel_by_tiles_is_faster_than_the_least_time(
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7, 25])
-def test_trials_bound_the_whole_command(residual: Graph, target: Target, even: Measured, trials: int) -> None:
+def test_trials_bound_the_whole_command(residual: Graph, target: Cpu, even: Measured, trials: int) -> None:
     with open_store("sqlite://") as store:
         tasks = tuned(residual, target, store, of_trials(trials))
         assert len(even) <= trials
@@ -88,7 +86,7 @@ def test_trials_bound_the_whole_command(residual: Graph, target: Target, even: M
 
 
 def test_kernels_share_one_cost_model_if_its_features_are_comparable(
-    residual: Graph, target: Target, even: Measured, monkeypatch: pytest.MonkeyPatch
+    residual: Graph, target: Cpu, even: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ansor's preset with its 164 features: in the first round each kernel learns from those before it."""
     trained: list[list[int]] = []
@@ -119,7 +117,7 @@ def test_kernels_share_one_cost_model_if_its_features_are_comparable(
 
 
 def test_autotvm_s_transfer_tunes_one_kernel_after_the_other(
-    residual: Graph, target: Target, even: Measured, monkeypatch: pytest.MonkeyPatch
+    residual: Graph, target: Cpu, even: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Annealing's preset with features that are comparable: what the kernels before have measured trains a base."""
     known: list[list[int]] = []
@@ -140,7 +138,7 @@ def test_autotvm_s_transfer_tunes_one_kernel_after_the_other(
     assert len(even) == 60
 
 
-def test_the_same_command_again_is_answered_from_the_records(residual: Graph, target: Target, even: Measured) -> None:
+def test_the_same_command_again_is_answered_from_the_records(residual: Graph, target: Cpu, even: Measured) -> None:
     with open_store("sqlite://") as store:
         first = tuned(residual, target, store, of_trials(30))
         assert even
@@ -153,7 +151,7 @@ def test_the_same_command_again_is_answered_from_the_records(residual: Graph, ta
 
 
 @pytest.mark.long
-def test_more_trials_than_the_records_had_are_measured(residual: Graph, target: Target, even: Measured) -> None:
+def test_more_trials_than_the_records_had_are_measured(residual: Graph, target: Cpu, even: Measured) -> None:
     with open_store("sqlite://") as store:
         first = tuned(residual, target, store, of_trials(30))
         even.clear()
@@ -192,7 +190,7 @@ class Dying(Even):
 
 @pytest.mark.parametrize("kind", [Interrupting, InterruptingRace])
 def test_ctrl_c_keeps_what_was_found(
-    residual: Graph, target: Target, kind: type[Even], monkeypatch: pytest.MonkeyPatch
+    residual: Graph, target: Cpu, kind: type[Even], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = measure_with(monkeypatch, kind)
     with open_store("sqlite://") as store:
@@ -207,7 +205,7 @@ def test_ctrl_c_keeps_what_was_found(
 
 
 def test_what_was_found_before_the_workers_died_stays(
-    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
+    residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure_with(monkeypatch, Dying)
     with open_store("sqlite://") as store:
@@ -218,7 +216,7 @@ def test_what_was_found_before_the_workers_died_stays(
 
 
 def test_without_time_no_task_is_measured(
-    residual: Graph, target: Target, even: Measured, monkeypatch: pytest.MonkeyPatch
+    residual: Graph, target: Cpu, even: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("workers were started")
@@ -247,7 +245,7 @@ class Slow(Even):
         return super().race(candidates, rounds)
 
 
-def test_time_goes_to_all_and_ends_in_time(residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_goes_to_all_and_ends_in_time(residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = measure_with(monkeypatch, Slow)
     monkeypatch.setattr(scheduler, "_LEAST_SLICE", 0.05)
     monkeypatch.setattr(Slow, "raced", [])
@@ -269,7 +267,7 @@ def test_time_goes_to_all_and_ends_in_time(residual: Graph, target: Target, monk
 
 
 def test_a_large_task_leaves_the_others_their_parts(
-    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
+    residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_store("sqlite://") as store:
         measure_with(monkeypatch, Even)
@@ -298,7 +296,7 @@ def test_a_large_task_leaves_the_others_their_parts(
 
 
 def test_what_an_earlier_run_has_finished_counts_when_it_is_resumed(
-    residual: Graph, target: Target, even: Measured
+    residual: Graph, target: Cpu, even: Measured
 ) -> None:
     with open_store("sqlite://") as store:
         tune_graph(residual, target, store, of_trials(40))
@@ -310,7 +308,7 @@ def test_what_an_earlier_run_has_finished_counts_when_it_is_resumed(
 
 @pytest.mark.parametrize("explored", [1, 20])
 def test_dpansor_explores_together_and_exploits_each(
-    residual: Graph, target: Target, even: Measured, explored: int, monkeypatch: pytest.MonkeyPatch
+    residual: Graph, target: Cpu, even: Measured, explored: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before: list[int] = []
     exploit = DPAnsor.exploit
@@ -330,7 +328,7 @@ def test_dpansor_explores_together_and_exploits_each(
 
 
 def test_a_function_that_a_sketch_refuses_becomes_a_fallback(
-    residual: Graph, target: Target, even: Measured, monkeypatch: pytest.MonkeyPatch
+    residual: Graph, target: Cpu, even: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: Any, **__: Any) -> KernelTask:
         raise UnsupportedFunction("too strange")

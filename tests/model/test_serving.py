@@ -16,7 +16,7 @@ from tiny_models import make_model
 
 import stormdrop
 from stormdrop.errors import InputError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.threads import thread_count
 from stormdrop.model.artifact import machines
 from stormdrop.model.artifact.artifact import CompiledModel
@@ -42,7 +42,7 @@ print(time.process_time() - begin)
 
 
 @pytest.fixture(scope="module")
-def model(residual: Graph, target: Target) -> CompiledModel:
+def model(residual: Graph, target: Cpu) -> CompiledModel:
     return build(residual, {}, target)
 
 
@@ -90,7 +90,7 @@ def test_calls_that_meet_share_the_cores(model: CompiledModel, monkeypatch: pyte
 
 
 @pytest.mark.compiles
-def test_machines_share_the_weights(target: Target) -> None:
+def test_machines_share_the_weights(target: Cpu) -> None:
     psutil = pytest.importorskip("psutil")
     size = 2048
     source = make_model(

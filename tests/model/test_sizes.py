@@ -15,7 +15,7 @@ from sized_models import centred_model, counting_model, pooled_model, summed_mod
 from tiny_models import make_model
 
 from stormdrop.errors import InputError, ModelError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model import compile_model, load
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.metadata import Metadata
@@ -88,14 +88,14 @@ def constants(graph: Graph) -> list[Any]:
     return found
 
 
-def test_each_size_computes_what_it_does_alone(importer: Importer, model: CompiledModel, target: Target) -> None:
+def test_each_size_computes_what_it_does_alone(importer: Importer, model: CompiledModel, target: Cpu) -> None:
     for size in model.sizes:
         alone = build(importer.load(pooled_model(), {"x": size.shapes[0]}), {}, target)
         x = random_feeds(size.inputs, 3)["x"]
         np.testing.assert_allclose(model(x), alone(x), rtol=1e-5, atol=1e-5)
 
 
-def test_weights_are_stored_once(importer: Importer, target: Target, tmp_path: Path) -> None:
+def test_weights_are_stored_once(importer: Importer, target: Cpu, tmp_path: Path) -> None:
     nodes = [onnx.helper.make_node("Gather", ["table", "x"], ["y"])]
     source = make_model(nodes, {"table": (5000, 16)}, {}, {"y": ("N", 16)})
     source.graph.input.append(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT64, ("N",)))

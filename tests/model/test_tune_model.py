@@ -13,7 +13,7 @@ from faulty_kernels import coarse
 from tiny_models import residual_model
 
 from stormdrop.errors import MeasureError, ModelError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.timing import FEWEST_ROUNDS
 from stormdrop.model import tune_model
 from stormdrop.model.artifact.artifact import CompiledModel
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.compiles
 
 
 def test_a_task_that_cannot_be_measured_becomes_a_fallback(
-    target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     failed: list[str] = []
 
@@ -60,7 +60,7 @@ def test_a_task_that_cannot_be_measured_becomes_a_fallback(
 
 
 def test_what_is_verified_is_what_was_saved_and_loaded_again(
-    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The model in memory is right. What the folder holds is not, so it never takes its name."""
     measure_with(monkeypatch, Even)
@@ -82,7 +82,7 @@ def test_what_is_verified_is_what_was_saved_and_loaded_again(
 
 @pytest.mark.parametrize(("seconds", "interrupted"), [(5.0, False), (None, True)])
 def test_the_last_timing_ends_with_the_time_or_ctrl_c(
-    seconds: float | None, interrupted: bool, residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
+    seconds: float | None, interrupted: bool, residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = build(residual, {}, target)
     executions: list[CompiledModel] = []
@@ -102,9 +102,7 @@ def test_the_last_timing_ends_with_the_time_or_ctrl_c(
     assert len(executions) > 1 + FEWEST_ROUNDS
 
 
-def test_a_latency_beside_foreign_load_is_marked(
-    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_latency_beside_foreign_load_is_marked(residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(residual, {}, target)
     feeds = random_feeds(residual.inputs)
     verdicts: list[bool] = []

@@ -12,7 +12,7 @@ from tiny_models import residual_model
 
 import stormdrop as sd
 from stormdrop.errors import ArtifactError, ModelError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.model import tune_model
 from stormdrop.model.building.builder import TaskSchedules
@@ -39,7 +39,7 @@ def test_it_measures_nothing_and_is_verified_as_saved(monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(loaded(x), model(x))
 
 
-def test_schedules_of_an_earlier_tuning_are_taken_unless_fresh(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedules_of_an_earlier_tuning_are_taken_unless_fresh(target: Cpu, monkeypatch: pytest.MonkeyPatch) -> None:
     measure_with(monkeypatch, Even)
     source = seed_weights(residual_model(), seed=1)
     with open_store("sqlite://") as store:
@@ -53,7 +53,7 @@ def test_schedules_of_an_earlier_tuning_are_taken_unless_fresh(target: Target, m
     assert document["kernels"] == len(tuned.tasks)
 
 
-def test_a_model_that_is_wrong_is_repaired(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_wrong_is_repaired(target: Cpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default schedule of one kernel computes coarse sums: a plain one takes its place."""
     true_variant = TaskSchedules.variant
 

@@ -14,7 +14,7 @@ from tiny_models import make_model, residual_model
 
 from stormdrop.errors import ModelError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.building.fallback import schedule_fallback
 from stormdrop.model.graph.graph import Graph
@@ -42,7 +42,7 @@ def plain(graph: Graph, index: int) -> Variant:
 
 
 @pytest.mark.compiles
-def test_saturated_logits_in_the_thousands_are_right(target: Target) -> None:
+def test_saturated_logits_in_the_thousands_are_right(target: Cpu) -> None:
     graph = load_graph(saturated_model())
     model = build(graph, {}, target)
     verified = Reference.compute(graph).check(model)
@@ -54,7 +54,7 @@ def test_saturated_logits_in_the_thousands_are_right(target: Target) -> None:
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("part", ["conv2d", "matmul"])
-def test_coarse_sums_are_seen_behind_a_saturated_softmax(part: str, target: Target) -> None:
+def test_coarse_sums_are_seen_behind_a_saturated_softmax(part: str, target: Cpu) -> None:
     graph = load_graph(saturated_model())
     model = build(graph, {task(graph, part): coarse(plain(graph, task(graph, part)))}, target)
     fault = Reference.compute(graph).check(model).fault
@@ -63,7 +63,7 @@ def test_coarse_sums_are_seen_behind_a_saturated_softmax(part: str, target: Targ
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("scale", [1.0, 3000.0])
-def test_a_permuted_packing_is_seen(scale: float, target: Target) -> None:
+def test_a_permuted_packing_is_seen(scale: float, target: Cpu) -> None:
     graph = load_graph(saturated_model(scale))
     index = task(graph, "matmul")
     workload = Workload.create("gemm", graph.tasks[index].function, graph.tasks[index].constants)
@@ -112,7 +112,7 @@ def cancelling_model() -> onnx.ModelProto:
 
 
 @pytest.mark.compiles
-def test_a_network_that_amplifies_rounding_is_neither_refused_nor_passed_blindly(target: Target) -> None:
+def test_a_network_that_amplifies_rounding_is_neither_refused_nor_passed_blindly(target: Cpu) -> None:
     graph = load_graph(cancelling_model())
     reference = Reference.compute(graph)
     right = reference.check(build(graph, {}, target))
@@ -154,7 +154,7 @@ def test_a_gate_that_a_long_sum_opens_may_be_open_or_closed() -> None:
 
 
 @pytest.mark.compiles
-def test_the_noise_of_sums_does_not_hide_a_wrong_kernel_behind_a_mask(target: Target) -> None:
+def test_the_noise_of_sums_does_not_hide_a_wrong_kernel_behind_a_mask(target: Cpu) -> None:
     """Numbers of -3e38, as masks have, and a variance of zero before a root."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["scores"]),
@@ -238,7 +238,7 @@ def embedding_model(rows: int = 1000) -> onnx.ModelProto:
 
 
 @pytest.mark.compiles
-def test_words_are_of_the_whole_vocabulary(target: Target) -> None:
+def test_words_are_of_the_whole_vocabulary(target: Cpu) -> None:
     graph = load_graph(embedding_model())
     reference = Reference.compute(graph)
     words = np.concatenate([expected.sample.feeds["ids"].ravel() for expected in reference.expected])
@@ -294,7 +294,7 @@ def test_a_step_at_a_tie_is_right_and_another_zero_point_is_wrong() -> None:
 @pytest.mark.compiles
 @pytest.mark.parametrize("before", ["Softplus(x)", "Softsign(x)", "Tanh(x)", "ReduceMax <axes = [1]> (x)"])
 @pytest.mark.parametrize("after", ["Sigmoid", "Softmax"])
-def test_what_is_fused_in_front_of_what_saturates_is_no_fault(before: str, after: str, target: Target) -> None:
+def test_what_is_fused_in_front_of_what_saturates_is_no_fault(before: str, after: str, target: Cpu) -> None:
     """The kernel of the sigmoid reads what stands before the other function, too."""
     axis = "<axis = 0>" if after == "Softmax" else ""
     graph = f"g (float[3, 5] x) => (float[3, n] y) {{ a = {before} y = {after} {axis} (a) }}"

@@ -13,7 +13,7 @@ from tvm.support.cc import get_cc
 
 import stormdrop
 from stormdrop.errors import ArtifactError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact import artifact, loading
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.artifact_files import checksum
@@ -32,12 +32,12 @@ LEAST = "stormdrop.model.building.compile.LEAST"
 
 
 @pytest.fixture(scope="module")
-def inside(residual: Graph, target: Target) -> CompiledModel:
+def inside(residual: Graph, target: Cpu) -> CompiledModel:
     return build(residual, {}, target)
 
 
 @pytest.fixture(scope="module")
-def model(residual: Graph, target: Target) -> CompiledModel:
+def model(residual: Graph, target: Cpu) -> CompiledModel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LEAST, 64)
         return build(residual, {}, target)
@@ -81,7 +81,7 @@ def test_a_loaded_model_is_saved_again_in_its_place(model: CompiledModel, inside
     assert same(inside, loaded), "the file that is mapped is still there for who has mapped it"
 
 
-def test_sizes_share_their_weights(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_share_their_weights(target: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LEAST, 1 << 10)
     nodes = [onnx.helper.make_node("Gather", ["table", "x"], ["y"])]
     source = seed_weights(make_model(nodes, {"table": (500, 16)}, {}, {"y": ("N", 16)}), seed=1)
@@ -98,7 +98,7 @@ def test_sizes_share_their_weights(target: Target, tmp_path: Path, monkeypatch: 
         assert np.array_equal(loaded(x), several(x)) and loaded(x).shape == (length, 16)
 
 
-def test_equal_weights_are_stored_once(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_weights_are_stored_once(target: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LEAST, 1 << 10)
     nodes = [onnx.helper.make_node("Gather", [f"table{part}", "x"], [f"y{part}"]) for part in range(3)]
     weights = {f"table{part}": (500, 16) for part in range(3)}

@@ -14,7 +14,7 @@ from tiny_models import residual_model
 
 from stormdrop.cli import run
 from stormdrop.errors import ArtifactError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model import ModelResult, load, tune_model
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.random_weights import seed_weights
@@ -35,14 +35,14 @@ class Interrupting(Even):
                 raise KeyboardInterrupt
 
 
-def tuned(target: Target, out: Path) -> ModelResult:
+def tuned(target: Cpu, out: Path) -> ModelResult:
     with open_store("sqlite://") as store:
         return tune_model(seed_weights(residual_model(), seed=1), target=target, trials=12, store=store, out=out)
 
 
 @pytest.mark.compiles
 def test_an_interrupted_run_keeps_the_older_model(
-    residual: Graph, target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out = tmp_path / "m.sd"
     monkeypatch.setattr(tuning, "import_model", lambda *_: residual)  # once for both runs
@@ -61,7 +61,7 @@ def test_an_interrupted_run_keeps_the_older_model(
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
-    target: Target, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tuning, "import_model", lambda *_: pytest.fail("the work has begun"))
     (tmp_path / "file").touch()

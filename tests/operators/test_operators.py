@@ -18,13 +18,13 @@ from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
 from stormdrop.errors import OperatorError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.registry import sketches_for
 
 Array = NDArray[Any]
 Formula = Callable[..., Array]
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 
 FUNCTIONS: dict[str, Formula] = {
     "none": lambda x: x,

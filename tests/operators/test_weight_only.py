@@ -10,7 +10,7 @@ import pytest
 from stormdrop import operators
 from stormdrop.errors import OperatorError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import covering_points, run_all
 
@@ -51,7 +51,7 @@ def test_the_reference_follows_the_formula(bits: int, zero_points: int) -> None:
     ids=lambda workload: workload.name.replace(" ", "-"),
 )
 def test_points_of_the_space_are_right(workload: Workload) -> None:
-    target = Target.detect()
+    target = Cpu.detect()
     inputs = workload.random_inputs(0)
     (expected,) = workload.reference(inputs)
     allowed = workload.tolerance([expected])

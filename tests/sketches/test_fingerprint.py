@@ -16,7 +16,7 @@ import pytest
 from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.contract import AnySketch, Variant
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.streaming import Streaming
@@ -102,10 +102,10 @@ class Annotated:
     name: str = "register_blocked"
     max_error: float = 0.0
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         return RegisterBlocked().space(workload, target)
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         variant = RegisterBlocked().apply(workload, target, config)
         return Variant(variant.main.with_attr("changed", 1), variant.transforms)
 
@@ -151,7 +151,7 @@ def test_probes_are_the_origin_and_points_that_differ_in_much() -> None:
 
 def test_a_point_that_does_not_schedule_has_a_digest_too() -> None:
     class Refusing(Streaming):
-        def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+        def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
             raise ValueError("no")
 
     workload = operators.softmax(8, 16)

@@ -10,7 +10,7 @@ from stand_ins.cpus import cpu
 from stand_ins.faults import Plain
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.sketches import registry
 from stormdrop.sketches.contract import AnySketch, Bounded, Yielding
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
@@ -18,7 +18,7 @@ from stormdrop.sketches.cpu.tiles.sketch import Tiles
 from stormdrop.sketches.cpu.winograd.sketch import Winograd
 from stormdrop.sketches.knowledge import multiplies_bfloat16, speedup_bound
 
-TARGET = Target.parse("cpu/x86-64-v4")
+TARGET = parse_machine("cpu/x86-64-v4")
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Mine(Plain):
     max_error: float = 1e-3
     superfluous: bool = False
 
-    def speedup_bound(self, workload: Workload, target: Target) -> float:
+    def speedup_bound(self, workload: Workload, target: Cpu) -> float:
         return 7.0
 
-    def yields(self, workload: Workload, target: Target) -> bool:
+    def yields(self, workload: Workload, target: Cpu) -> bool:
         return self.superfluous
 
 

@@ -14,13 +14,13 @@ import stormdrop as sd
 from stormdrop import operators
 from stormdrop.errors import SpaceError, UnsupportedFunction
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.sketches.meta_schedule import MetaSchedule, _design, meta_schedule_sketches, replay
 from stormdrop.space import Ordinal, Space, Tile
 from stormdrop.testing.sketches import check_points
 from stormdrop.testing.spaces import SpaceConformance
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 MATMUL = operators.matmul(24, 20, 16)
 CONVOLUTION = operators.conv2d(1, 9, 9, 8, 12, 3, 3, pad=1, bias=1, act="relu")
 SOFTMAX = operators.softmax(12, 35)
@@ -49,7 +49,7 @@ def test_a_function_that_its_rules_cannot_schedule_is_named_in_one_line() -> Non
     with pytest.raises(
         UnsupportedFunction, match=r"^attention_scores .*: MetaSchedule's rules fail on it: The primitive"
     ):
-        meta_schedule_sketches(workload, Target.parse("cpu/cortex-a72"))
+        meta_schedule_sketches(workload, parse_machine("cpu/cortex-a72"))
 
 
 @pytest.mark.compiles

@@ -8,7 +8,7 @@ import pytest
 from stormdrop import operators
 from stormdrop.errors import InputError
 from stormdrop.machine.contract import Machine
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.cpu.contractions import cost_model as prior
 from stormdrop.sketches.gpu.features import NAMES
@@ -27,14 +27,14 @@ def candidates(target: Machine, number: int = 6) -> tuple[list[tuple[object, obj
 
 
 def test_knobs_need_not_be_shown() -> None:
-    target = Target.detect()
+    target = Cpu.detect()
     assert features(sketches_for(CONVOLUTION, target), CONVOLUTION, target, "knobs") is None
     with pytest.raises(InputError, match="unknown features 'analytical'; did you mean 'analytic'"):
         features([], CONVOLUTION, target, "analytical")
 
 
 def test_each_sketch_has_columns_of_its_own() -> None:
-    target = Target.detect()
+    target = Cpu.detect()
     sketches, several = candidates(target)
     assert len(sketches) > 1
     describe = features(sketches, CONVOLUTION, target, "analytic")  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def test_each_sketch_has_columns_of_its_own() -> None:
 
 
 def test_both_are_knobs_and_what_a_sketch_says_of_them() -> None:
-    target = Target.detect()
+    target = Cpu.detect()
     workload = operators.matmul(512, 512, 512)
     sketches = sketches_for(workload, target)[:1]
     space = sketches[0][1]
@@ -67,7 +67,7 @@ def test_both_are_knobs_and_what_a_sketch_says_of_them() -> None:
     np.testing.assert_array_equal(tables["both"], np.hstack([knobs, tables["analytic"]]))
 
 
-def describe_width(sketches: list[tuple[object, object]], target: Target, index: int) -> int:
+def describe_width(sketches: list[tuple[object, object]], target: Cpu, index: int) -> int:
     describe = features(sketches[index : index + 1], CONVOLUTION, target, "analytic")  # type: ignore[arg-type]
     assert describe is not None
     space = sketches[index][1]
@@ -75,7 +75,7 @@ def describe_width(sketches: list[tuple[object, object]], target: Target, index:
 
 
 def test_the_eight_of_a_cpu() -> None:
-    target = Target.detect()
+    target = Cpu.detect()
     (sketch, space), *_ = sketches_for(operators.matmul(512, 512, 512), target)
     workload, rng = operators.matmul(512, 512, 512), np.random.default_rng(0)
     points = [space.sample(rng) for _ in range(100)]
@@ -101,7 +101,7 @@ def test_the_seven_of_a_gpu() -> None:
     assert {row.shape for row in describe(several)} == {(1, len(NAMES))}
 
 
-@pytest.mark.parametrize("target", [Target.detect(), GPUS["a100"]], ids=["cpu", "a100"])
+@pytest.mark.parametrize("target", [Cpu.detect(), GPUS["a100"]], ids=["cpu", "a100"])
 def test_the_164_of_each_statement(target: Machine) -> None:
     sketches, several = candidates(target, 3)
     describe = features(sketches, CONVOLUTION, target, "statements")  # type: ignore[arg-type]

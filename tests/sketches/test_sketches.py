@@ -16,7 +16,7 @@ from stand_ins.assembly import assembly
 from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.sketches.contract import AnySketch
 from stormdrop.sketches.cpu.contractions.dot_products import unit_for_int16
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
@@ -26,7 +26,7 @@ from stormdrop.sketches.cpu.winograd.sketch import WinogradOfBytes
 from stormdrop.sketches.registry import cpu_sketches, sketches_for
 from stormdrop.testing.sketches import check_points, check_sketch
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 
 CONTRACTIONS = [
     operators.matmul(64, 64, 64),
@@ -93,7 +93,7 @@ def test_streams_take_contractions_too(workload: Workload) -> None:
     [dataclasses.replace(TARGET, lanes=8, registers=16), dataclasses.replace(TARGET, lanes=4, registers=32)],
     ids=["AVX2", "NEON"],
 )
-def test_other_vector_units(target: Target) -> None:
+def test_other_vector_units(target: Cpu) -> None:
     """The schedules of a narrower machine run here too: its vectors are parts of ours."""
     if TARGET.lanes < target.lanes:
         pytest.skip(f"this machine's vectors hold {TARGET.lanes} values")
@@ -281,7 +281,7 @@ def test_overlapping_steps_do_not_read_what_was_written_over(contraction: bool) 
     ids=str,
 )
 def test_few_columns_or_rows_have_vectors_along_the_reduction(workload: Workload) -> None:
-    target = Target.parse("cpu/x86-64-v3")
+    target = parse_machine("cpu/x86-64-v3")
     by_name = {sketch.name: sketch for sketch, _ in sketches_for(workload, target)}
     assert "streaming" in by_name
     check_sketch(by_name["streaming"], workload, TARGET, samples=2)
@@ -290,7 +290,7 @@ def test_few_columns_or_rows_have_vectors_along_the_reduction(workload: Workload
 @pytest.mark.compiles
 @pytest.mark.parametrize("workload", [operators.matmul(64, 1, 1024), operators.batch_matmul(8, 1, 128, 64, 1)], ids=str)
 def test_those_vectors_are_whole(workload: Workload) -> None:
-    target = Target.parse("cpu/x86-64-v3")
+    target = parse_machine("cpu/x86-64-v3")
     (sketch, space) = next(pair for pair in sketches_for(workload, target) if pair[0].name == "streaming")
     code = assembly(sketch.apply(workload, target, space.config(space.origin)).main, target.tvm())
     assert len(re.findall(r"vfmadd\w+ps\s.*%ymm", code)) >= 2

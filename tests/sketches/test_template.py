@@ -15,12 +15,12 @@ from tvm.s_tir import Schedule
 
 from stormdrop import operators
 from stormdrop.errors import SpaceError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.template import Knobs, Template, template
 from stormdrop.space import Tile
 from stormdrop.testing.sketches import check_sketch
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 MATMUL = operators.matmul(12, 48, 10)
 
 

@@ -1,7 +1,7 @@
 """An emulated ARM board: TVM's RPC server under QEMU's user mode, on an x86-64 machine.
 
     with ArmBoard(folder, cpu="cortex-a72") as board:
-        sd.tune(workload, target=sd.Target.parse("cpu/cortex-a72").with_runner(board.address))
+        sd.tune(workload, target=sd.parse_machine("cpu/cortex-a72").with_runner(board.address))
 
 `benchmarks/emulation/make_arm_board.py` makes the folder. Results are those of an ARM processor, but times are the
 emulator's: they rank nothing. With `counted` the board's clock tells executed instructions instead, each as

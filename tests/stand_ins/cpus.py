@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 
 
-def cpu(name: str) -> Target:
+def cpu(name: str) -> Cpu:
     """The CPU with a name, such as "cpu/x86-64-v4"."""
-    target = Target.parse(name)
-    assert isinstance(target, Target)
+    target = parse_machine(name)
+    assert isinstance(target, Cpu)
     return target

@@ -22,7 +22,7 @@ from stormdrop.ir.attributes import NEEDS, WORD
 from stormdrop.ir.expressions import Expr, transform_statement, unraveled
 from stormdrop.ir.stages import intermediate, shape_of, variable
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.cpu.nests import element_offset
 from stormdrop.sketches.cpu.tiles.instructions import CONFIGURATION_WORDS, REGISTERS, TILE, WORD_BYTES
@@ -51,13 +51,13 @@ def emulated(function: PrimFunc) -> PrimFunc:
     return function.with_body(realized).without_attr(NEEDS)
 
 
-def run_emulated(variant: Variant, workload: Workload, target: Target, inputs: list[Any]) -> list[NDArray[Any]]:
+def run_emulated(variant: Variant, workload: Workload, target: Cpu, inputs: list[Any]) -> list[NDArray[Any]]:
     """Runs a variant as `run_all_emulated` does with several."""
     return run_all_emulated([variant], workload, target, inputs)[0]
 
 
 def run_all_emulated(
-    variants: Sequence[Variant], workload: Workload, target: Target, inputs: list[Any]
+    variants: Sequence[Variant], workload: Workload, target: Cpu, inputs: list[Any]
 ) -> list[list[NDArray[Any]]]:
     """Runs variants with loops in the place of their tile instructions, as `run_all` does.
 

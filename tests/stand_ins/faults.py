@@ -28,7 +28,7 @@ from tvm.tirx import PrimFunc
 
 from stormdrop.ir.stages import shape_of
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.contract import Sketch, Variant
 from stormdrop.space import Categorical, Ordinal, Space
 from stormdrop.trial import Status
@@ -102,12 +102,12 @@ class Plain:
     name: str = "plain"
     max_error: float = 0.0
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         if len(workload.graph.stages) != 1 or len(workload.graph.stages[0].spatial) < 2:
             return None
         return Space(self.name, [Ordinal("tile", (1, 2, 4, 8, 16, 32))])
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         schedule = Schedule(workload.function)
         (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
         rows, columns = schedule.get_loops(block)[:2]
@@ -124,11 +124,11 @@ class ChosenFaults:
         inner: The other sketch.
     """
 
-    inner: Sketch[Target]
+    inner: Sketch[Cpu]
     name: str = "chosen_faults"
     max_error: float = 0.0
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         space = self.inner.space(workload, target)
         if space is None:
             return None
@@ -136,7 +136,7 @@ class ChosenFaults:
         origin = {**space.config(space.origin), "fault": "none"}
         return Space(self.name, knobs, space.constraints, origin)
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         rest = {name: value for name, value in config.items() if name != "fault"}
         return _apply(self.inner, workload, target, rest, config["fault"])
 
@@ -151,13 +151,13 @@ class RandomFaults:
         kinds: The faults that occur, as keys of `FAULTS`. By default all.
     """
 
-    inner: Sketch[Target]
+    inner: Sketch[Cpu]
     share: float = 0.1
     kinds: tuple[str, ...] = tuple(FAULTS)
     name: str = "random_faults"
     max_error: float = 0.0
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         space = self.inner.space(workload, target)
         if space is None:
             return None
@@ -171,13 +171,11 @@ class RandomFaults:
             return "none"
         return self.kinds[number // 10_000 % len(self.kinds)]
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         return _apply(self.inner, workload, target, config, self.fault(config))
 
 
-def _apply(
-    sketch: Sketch[Target], workload: Workload, target: Target, config: Mapping[str, Any], fault: str
-) -> Variant:
+def _apply(sketch: Sketch[Cpu], workload: Workload, target: Cpu, config: Mapping[str, Any], fault: str) -> Variant:
     if fault == "raise":
         raise RuntimeError("this candidate raises on purpose")
     if fault == "segfault_apply":

@@ -1,7 +1,7 @@
 """A rack of boards on this machine: TVM's RPC tracker with servers of one key.
 
     with Rack(2) as rack:
-        sd.tune(workload, target=sd.Target.detect().with_runner(rack.address))
+        sd.tune(workload, target=sd.Cpu.detect().with_runner(rack.address))
 
 The boards are processes of this machine, which share its cores: their times tell nothing. TVM's tracker needs the
 package `tornado`, and the servers need a C compiler.

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from stormdrop.errors import MeasureError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import Measurer
 from stormdrop.measure.fleet.identity import Calibration, MachineIdentity
 from stormdrop.measure.fleet.ray_cluster import RESOURCE
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status
 
-_TARGET = Target("cpu", "Simulated CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
+_TARGET = Cpu("cpu", "Simulated CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stormdrop import operators
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.replay import ReplayMeasurer
 from stormdrop.records import Store
 from stormdrop.sketches.registry import sketches_for
@@ -18,7 +18,7 @@ from stormdrop.trial import Candidate, Measurement, Request, Trial
 from stormdrop.tuning.result import TuneResult
 from stormdrop.tuning.tune import tune
 
-_DETECTED = Target.detect()
+_DETECTED = Cpu.detect()
 # Matmuls have one sketch on any machine: tiles are left out.
 TARGET = replace(_DETECTED, features=tuple(name for name in _DETECTED.features if not name.startswith("amx")))
 WORKLOAD = operators.matmul(32, 64, 32)

@@ -19,7 +19,7 @@ import pytest
 import stormdrop as sd
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import Measurer
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.random_weights import seed_weights
@@ -35,7 +35,7 @@ from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions
 
 DATA = Path(__file__).parent / "data"
-TARGET = Target(**json.loads((DATA / "version_0_1.target.json").read_text()))
+TARGET = Cpu(**json.loads((DATA / "version_0_1.target.json").read_text()))
 SQUEEZENET = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_squeezenet.onnx"
 
 MATMUL = operators.matmul(96, 128, 64)
@@ -120,13 +120,13 @@ class Changed:
     def max_error(self) -> float:
         return self.inner.max_error
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         space = self.inner.space(workload, target)
         if space is None or not self.domain:
             return space
         return Space(space.name, [*space.knobs, sd.Ordinal("more", [0, 1])], space.constraints)
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         variant = self.inner.apply(workload, target, {key: value for key, value in config.items() if key != "more"})
         return Variant(variant.main.with_attr("changed", 1), variant.transforms) if self.schedule else variant
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from replayed_tuning import RECORDED, SIMILAR_WORKLOAD, TARGET, WORKLOAD, Counting, tune_replayed, tune_similar_kernel
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.replay import ReplayMeasurer
 from stormdrop.records import Store, export_file, import_file, open_store
 from stormdrop.sketches.registry import sketches_for
@@ -30,7 +30,7 @@ def store() -> Iterator[Store]:
         yield opened
 
 
-def tuned_elsewhere(store: Store, trials: int = 64, slower: float = 3.0, target: Target = OTHER) -> TuneResult:
+def tuned_elsewhere(store: Store, trials: int = 64, slower: float = 3.0, target: Cpu = OTHER) -> TuneResult:
     """A random search on another machine, which is slower and has the same landscape."""
     recorded = {candidate: [slower * sample for sample in samples] for candidate, samples in RECORDED.items()}
     measurer = ReplayMeasurer(recorded, np.random.default_rng(3))

@@ -18,7 +18,7 @@ from stand_ins.simulated_fleet import simulated_cluster
 from stormdrop import operators
 from stormdrop.cli import run
 from stormdrop.errors import InputError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.fleet.fleet import Fleet
 from stormdrop.measure.fleet.identity import identify
 from stormdrop.records import open_store
@@ -38,7 +38,7 @@ def small_model(path: Path) -> Path:
 
 def test_a_fleet_of_one_node_is_this_machine(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'stormdrop[ray]'")
-    path, here = tmp_path / "records.db", Target.detect()
+    path, here = tmp_path / "records.db", Cpu.detect()
     with simulated_cluster(nodes=1) as cluster, open_store(path) as store:
         with Fleet.connect(cluster.address, like=identify()) as fleet:
             given: dict[str, Any] = {"search": "random", "store": store, "fresh": True, "fleet": fleet}
@@ -60,7 +60,7 @@ def test_a_fleet_of_one_node_is_this_machine(tmp_path: Path, capfd: pytest.Captu
 
 def test_what_a_fleet_does_not_go_together_with(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="fleet measures in place of this machine: leave target, measurer and pool"):
-        sd.tune(operators.matmul(8, 8, 8), fleet="auto", target=Target.detect())
+        sd.tune(operators.matmul(8, 8, 8), fleet="auto", target=Cpu.detect())
     with pytest.raises(InputError, match="fleet 'nonsense': write auto"):
         sd.tune_model(small_model(tmp_path / "small.onnx"), fleet="nonsense")
     other = dataclasses.replace(identify(), features="another")

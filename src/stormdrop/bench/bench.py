@@ -28,7 +28,7 @@ from .turns import take_turns
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
-    from ..machine.cpu import Target
+    from ..machine.cpu import Cpu
     from ..model.artifact.metadata import Metadata
     from ..records import Store
 
@@ -151,7 +151,7 @@ def bench(
     seed: int = 0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     precision: str = FLOAT32,
-    target: Target | None = None,
+    target: Cpu | None = None,
     store: Store | None = None,
     on_progress: Callable[[Any], None] | None = None,
 ) -> BenchResult:
@@ -192,14 +192,14 @@ def bench(
         ```
     """
     from ..ir.workload import Workload
-    from ..machine.cpu import Target
+    from ..machine.cpu import Cpu
 
     if rounds < 2:
         raise InputError(f"rounds {rounds}: an interval needs 2 or more")
     if precision != FLOAT32 and (isinstance(what, Workload) or Path(what).is_dir()):
         has = "an operator has its dtype" if isinstance(what, Workload) else "a saved model has its own"
         raise InputError(f"precision {precision} is for ONNX files: {has}")
-    machine = target or Target.detect()
+    machine = target or Cpu.detect()
     known = operator_peers() if isinstance(what, Workload) else model_peers()
     peers, skipped = _select_peers(against, known)
     skipped |= _not_installed(peers, known)
@@ -219,7 +219,7 @@ def bench(
 class _TuningOptions:
     """How to tune what was not tuned before; `scratch` is a folder for temporary files."""
 
-    target: Target
+    target: Cpu
     seed: int
     store: Store | None
     on_progress: Callable[[Any], None] | None

@@ -21,7 +21,7 @@ from ..tuning.options import TuneOptions
 from . import completion, output
 
 if TYPE_CHECKING:
-    from ..machine.cpu import Target
+    from ..machine.cpu import Cpu
     from ..records import BufferedStore
 
 _SIZE = "0*[1-9][0-9]{0,17}"
@@ -235,7 +235,7 @@ def not_empty(text: str | None, option: str, example: str) -> str | None:
     return text
 
 
-def model_machine(target: str | None, keep_denormals: bool) -> Target:
+def model_machine(target: str | None, keep_denormals: bool) -> Cpu:
     """The CPU that a model is compiled for.
 
     Args:
@@ -245,10 +245,10 @@ def model_machine(target: str | None, keep_denormals: bool) -> Target:
     Raises:
         TargetError: the target is unknown, or no CPU.
     """
-    from ..machine.cpu import Target, keeping_denormals, require_cpu
+    from ..machine.cpu import keeping_denormals, parse_machine, require_cpu
 
     otherwise = f"target {target}: models are compiled for CPUs only; tune-op tunes operators for GPUs"
-    machine = require_cpu(Target.parse(target), otherwise)
+    machine = require_cpu(parse_machine(target), otherwise)
     return keeping_denormals(machine) if keep_denormals else machine
 
 

@@ -5,7 +5,7 @@ the results as they are to the last bit (`benchmarks/kernels/cost.py` says what 
 
 - Accumulators are on the stack (see `lowering`). LLVM has less to find out: that saves 10 to 20 of some 100 ms, and the
   kernels are faster.
-- LLVM's level is 2 (see `Target.tvm`), which saves 5 to 15 ms. Level 1 would save 5 ms more, but it does not make
+- LLVM's level is 2 (see `Cpu.tvm`), which saves 5 to 15 ms. Level 1 would save 5 ms more, but it does not make
   vectors of strided loads as level 2 does.
 - TVM's common subexpression elimination is off. It takes 9 to 32 ms on unrolled kernels, and LLVM does the same job
   anyway.
@@ -66,9 +66,9 @@ class TunedKernel:
     Example:
         >>> import numpy as np
         >>> from stormdrop import operators
-        >>> from stormdrop.machine.cpu import Target
+        >>> from stormdrop.machine.cpu import Cpu
         >>> from stormdrop.sketches.registry import sketches_for
-        >>> workload, target = operators.matmul(4, 16, 8), Target.detect()
+        >>> workload, target = operators.matmul(4, 16, 8), Cpu.detect()
         >>> (sketch, space), *_ = sketches_for(workload, target)
         >>> kernel = TunedKernel(workload, target, sketch.apply(workload, target, space.config(space.origin)))
         >>> kernel(np.ones((4, 8), "float32"), np.ones((8, 16), "float32"))[0, :2]

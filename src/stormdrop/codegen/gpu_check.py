@@ -23,7 +23,7 @@ from ..ir.reference import evaluate_graph
 from ..ir.relative_error import relative_error
 from ..ir.workload import Workload
 from ..machine.contract import Machine
-from ..machine.cpu import Target
+from ..machine.cpu import Cpu
 from ..machine.gpu import require_gpu
 from ..sketches.gpu.tensor_core import GpuTensorCore, schedule_matmul
 from ..sketches.registry import sketches_for
@@ -141,7 +141,7 @@ def _are_right(
     workload: Workload, functions: Sequence[PrimFunc], inputs: Sequence[Array], expected: Sequence[Array]
 ) -> list[bool]:
     right = []
-    for kernel in compile_together(functions, Target.detect().tvm()):
+    for kernel in compile_together(functions, Cpu.detect().tvm()):
         outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
         kernel.call(*(tvm.runtime.tensor(array) for array in inputs), *outputs)
         errors = (relative_error(output.numpy(), wanted) for output, wanted in zip(outputs, expected, strict=True))

@@ -107,12 +107,12 @@ class MachineGround:
     def __init__(self, workload: Workload | PrimFunc, limits: Limits) -> None:
         """Raises `UnsupportedFunction` if no sketch applies."""
         from ..ir.workload import Workload
-        from ..machine.cpu import Target
+        from ..machine.cpu import Cpu
         from ..sketches import knowledge
         from ..sketches.registry import sketches_for
 
         self._workload = workload if isinstance(workload, Workload) else Workload.create("function", workload)
-        self._target, self._limits = Target.detect(), limits
+        self._target, self._limits = Cpu.detect(), limits
         sketches = sketches_for(self._workload, self._target)
         if not sketches:
             raise UnsupportedFunction(f"{self._workload.name}: no sketch applies to this function")

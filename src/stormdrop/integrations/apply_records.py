@@ -16,7 +16,7 @@ from ..codegen.needed_features import needed_features
 from ..errors import InputError, UnsupportedFunction
 from ..ir.workload import Workload
 from ..machine.contract import CPU, Machine
-from ..machine.cpu import Target
+from ..machine.cpu import Cpu
 from ..records import Store
 from ..tuning.kernel import KernelTask
 from ..tuning.options import TuneOptions
@@ -54,7 +54,7 @@ def ApplyRecords(store: Store, target: Machine | None = None, sketches: str | No
             mod = ApplyRecords(store)(mod)
         ```
     """
-    machine = target or Target.detect()
+    machine = target or Cpu.detect()
     if machine.device != CPU:
         raise InputError(f"ApplyRecords schedules for CPUs; the target is {machine.name}")
     options = TuneOptions(sketches=sketches)

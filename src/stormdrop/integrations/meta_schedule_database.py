@@ -18,7 +18,7 @@ from tvm.tirx import PrimFunc
 from ..errors import UnsupportedFunction
 from ..ir.workload import Workload
 from ..machine.contract import Machine
-from ..machine.cpu import Target
+from ..machine.cpu import Cpu
 from ..records import Store
 from ..sketches.meta_schedule import MetaSchedule, recorded_schedule
 from ..tuning.kernel import KernelTask
@@ -54,7 +54,7 @@ def export_records(
             exported = export_records(mod, store, ms.database.MemoryDatabase())
         ```
     """
-    machine = target or Target.detect()
+    machine = target or Cpu.detect()
     named = tvm_target if tvm_target is not None else machine.tvm()
     exported = []
     for variable, function in mod.functions_items():

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from ..errors import InputError
-from ..machine.cpu import Target
+from ..machine.cpu import Cpu
 from ..model.inputs.combinations import is_list
 from ..model.tuning.tune import tune_model_with
 from ..records import Store
@@ -72,7 +72,7 @@ def pipeline(
         if target is not None and str(target.kind.name) != "llvm":
             raise InputError(f"relax_pipeline {NAME}: models are tuned for CPUs; the target is {target.kind.name}")
         # TVM's own lowering makes no instructions of arithmetic units.
-        machine = replace(Target.detect(), features=(), keep_denormals=keep_denormals)
+        machine = replace(Cpu.detect(), features=(), keep_denormals=keep_denormals)
         result = tune_model_with(mod, machine, options, store=store, shapes=shapes)
         assert result.module is not None
         return relax.get_pipeline("default_build")(result.module())

@@ -1,7 +1,7 @@
 """What kernels run on: CPUs and GPUs as targets, their measured limits, the processes and the lock of this machine.
 
 contract.py              what a machine is
-cpu.py                   a CPU, and `Target.parse`, which finds every machine by its name
+cpu.py                   a CPU, and `parse_machine`, which finds every machine by its name
 gpu.py, nvml.py          an NVIDIA GPU, and what its driver reports
 opencl.py                a device that OpenCL drives
 known_cpus.py            CPUs to compile for on any machine

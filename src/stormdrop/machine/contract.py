@@ -1,6 +1,6 @@
 """The contract of a machine: what kernels are made for, and where they are measured.
 
-Target    a CPU: this machine, another one behind a runner, or one that is only compiled for    cpu.py
+Cpu       a CPU: this machine, another one behind a runner, or one that is only compiled for    cpu.py
 Gpu       an NVIDIA GPU: in this machine, behind a runner, or only built for                    gpu.py
 OpenCl    any device of this machine that OpenCL drives                                         opencl.py
 """

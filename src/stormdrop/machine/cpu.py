@@ -22,15 +22,15 @@ KEEP_DENORMALS = "keep_denormals"
 
 
 @dataclass(frozen=True, repr=False)
-class Target:
+class Cpu:
     """A CPU as a `Machine`.
 
-    `Target.parse` makes one of a name, `Target.detect` describes this machine, and `dataclasses.replace` changes
+    `parse_machine` makes one of a name, `Cpu.detect` describes this machine, and `dataclasses.replace` changes
     one. Kernels can be compiled for any target. They can be measured on this machine, and on another one through a
     runner.
 
     Attributes:
-        name: The name that `parse` takes.
+        name: The name that `parse_machine` takes.
         cpu: The CPU's model.
         mcpu: LLVM's name of the processor, for which code is generated.
         cores: The number of cores that a kernel uses.
@@ -53,7 +53,7 @@ class Target:
 
     Example:
         >>> import stormdrop as sd
-        >>> target = sd.Target.parse("cpu/x86-64-v3")
+        >>> target = sd.parse_machine("cpu/x86-64-v3")
         >>> target.lanes, target.registers
         (8, 16)
         >>> target.with_runner("board:9090").machine
@@ -81,55 +81,20 @@ class Target:
     conditions: ClassVar[Mapping[str, str]] = {}
     stated_limits: ClassVar[None] = None
 
-    @classmethod
-    def parse(cls, text: str | None = None) -> Machine:
-        """The machine with a name.
-
-        Args:
-            text: "cpu" (or "llvm", "native", "host") for the CPU of this machine, which is also the default;
-                "cpu/" and LLVM's name of a processor for another CPU that is known; "cuda" for the first GPU of this
-                machine; "cuda/" and a name for another GPU; "opencl" for the first device of this machine that OpenCL
-                drives; "opencl/" and a number or a name for another one. Case does not matter.
-
-        Returns:
-            A `Target` for a CPU, a `Gpu` for a GPU, an `OpenCl` for a device of OpenCL.
-
-        Raises:
-            TargetError: The name is unknown, or this version makes no kernels for the machine, or it is "cuda" and
-                this machine has no GPU that kernels can be made for.
-
-        Example:
-            >>> import stormdrop as sd
-            >>> sd.Target.parse("cpu/neoverse-n1").cores
-            64
-            >>> sd.Target.parse("cuda/a100").kind
-            'cuda sm_80'
-        """
-        name = (text or "cpu").strip().lower()
-        if name in {"cpu", "llvm", "native", "host"}:
-            return cls.detect()
-        if name in KNOWN_CPUS:
-            return cls(name, **KNOWN_CPUS[name]._asdict())
-        if name.split("/")[0] == "cuda":
-            return gpu.parse(name)
-        if name.split("/")[0] == "opencl":
-            return parse_opencl(name)
-        if name.split("/")[0] in {"nvidia", "gpu", "rocm", "metal", "vulkan"}:
-            raise TargetError(f"target {text!r}: for NVIDIA's GPUs use --target cuda, for all others --target opencl")
-        others = ", ".join(KNOWN_CPUS)
-        raise TargetError(
-            f"unknown target {text!r}: use --target cpu, cuda or opencl (this machine); only to compile: {others}"
-        )
+    @staticmethod
+    def parse(text: str | None = None) -> Machine:
+        """The same as `parse_machine`, under the name that it had before version 0.3."""
+        return parse_machine(text)
 
     @classmethod
-    def detect(cls) -> Target:
+    def detect(cls) -> Cpu:
         """This machine.
 
         Its cores are those that this process may use, or as many as the environment variable TVM_NUM_THREADS says.
 
         Example:
             >>> import stormdrop as sd
-            >>> sd.Target.detect().name
+            >>> sd.Cpu.detect().name
             'cpu'
         """
         mcpu, features = llvm_host()
@@ -141,7 +106,7 @@ class Target:
     def __repr__(self) -> str:
         where = f" at {self.runner}" if self.runner else ""
         vectors = f"{self.registers} registers of {self.lanes} float32"
-        return f"Target({self.name!r}: {self.cpu}{where}, {self.mcpu}, {self.cores} cores, {vectors})"
+        return f"Cpu({self.name!r}: {self.cpu}{where}, {self.mcpu}, {self.cores} cores, {vectors})"
 
     @property
     def kind(self) -> str:
@@ -173,7 +138,7 @@ class Target:
         """
         return self.cores * self.l2 + self.l3s * self.l3
 
-    def with_runner(self, address: str) -> Target:
+    def with_runner(self, address: str) -> Cpu:
         """The same machine, measured through a runner.
 
         Args:
@@ -181,7 +146,7 @@ class Target:
         """
         return replace(self, runner=address)
 
-    def of_runner(self) -> Target:
+    def of_runner(self) -> Cpu:
         """The same machine with the cores that its runner has; itself if it has no runner.
 
         A name such as "cpu/cortex-a72" stands for the cores of a common board. The board that measures may have others,
@@ -228,8 +193,48 @@ class Target:
         return {key: value for key, value in self.__dict__.items() if key != "_tvm_target"}
 
 
-def keeping_denormals(machine: Machine | None) -> Target:
-    """A machine whose kernels compute with denormals; see `Target.keep_denormals`.
+def parse_machine(text: str | None = None) -> Machine:
+    """The machine with a name.
+
+    Args:
+        text: "cpu" (or "llvm", "native", "host") for the CPU of this machine, which is also the default;
+            "cpu/" and LLVM's name of a processor for another CPU that is known; "cuda" for the first GPU of this
+            machine; "cuda/" and a name for another GPU; "opencl" for the first device of this machine that OpenCL
+            drives; "opencl/" and a number or a name for another one. Case does not matter.
+
+    Returns:
+        A `Cpu` for a CPU, a `Gpu` for a GPU, an `OpenCl` for a device of OpenCL.
+
+    Raises:
+        TargetError: The name is unknown, or this version makes no kernels for the machine, or it is "cuda" and
+            this machine has no GPU that kernels can be made for.
+
+    Example:
+        >>> import stormdrop as sd
+        >>> sd.parse_machine("cpu/neoverse-n1").cores
+        64
+        >>> sd.parse_machine("cuda/a100").kind
+        'cuda sm_80'
+    """
+    name = (text or "cpu").strip().lower()
+    if name in {"cpu", "llvm", "native", "host"}:
+        return Cpu.detect()
+    if name in KNOWN_CPUS:
+        return Cpu(name, **KNOWN_CPUS[name]._asdict())
+    if name.split("/")[0] == "cuda":
+        return gpu.parse(name)
+    if name.split("/")[0] == "opencl":
+        return parse_opencl(name)
+    if name.split("/")[0] in {"nvidia", "gpu", "rocm", "metal", "vulkan"}:
+        raise TargetError(f"target {text!r}: for NVIDIA's GPUs use --target cuda, for all others --target opencl")
+    others = ", ".join(KNOWN_CPUS)
+    raise TargetError(
+        f"unknown target {text!r}: use --target cpu, cuda or opencl (this machine); only to compile: {others}"
+    )
+
+
+def keeping_denormals(machine: Machine | None) -> Cpu:
+    """A machine whose kernels compute with denormals; see `Cpu.keep_denormals`.
 
     Args:
         machine: A CPU; None stands for this machine's.
@@ -237,12 +242,12 @@ def keeping_denormals(machine: Machine | None) -> Target:
     Raises:
         TargetError: The machine is no CPU.
     """
-    machine = Target.detect() if machine is None else machine
+    machine = Cpu.detect() if machine is None else machine
     message = f"target {machine.name}: kernels can keep denormals on CPUs only"
     return replace(require_cpu(machine, message), keep_denormals=True)
 
 
-def require_cpu(machine: Machine, message: str) -> Target:
+def require_cpu(machine: Machine, message: str) -> Cpu:
     """The machine, if it is a CPU.
 
     Args:
@@ -252,6 +257,10 @@ def require_cpu(machine: Machine, message: str) -> Target:
     Raises:
         TargetError: The machine is no CPU.
     """
-    if not isinstance(machine, Target):
+    if not isinstance(machine, Cpu):
         raise TargetError(message)
     return machine
+
+
+Target = Cpu
+"""The name that `Cpu` had before version 0.3. Use `Cpu`, and `parse_machine` for the name of any machine."""

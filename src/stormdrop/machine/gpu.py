@@ -305,7 +305,7 @@ def identify(info: GpuInfo) -> Gpu | None:
 
 
 def target_name(info: GpuInfo) -> str | None:
-    """The name that `Target.parse` takes for a GPU of this machine, such as "cuda/h200"; None if it is too old."""
+    """The name that `parse_machine` takes for a GPU of this machine, such as "cuda/h200"; None if it is too old."""
     gpu = identify(info)
     return None if gpu is None else f"cuda/{gpu.name}"
 

@@ -1,4 +1,4 @@
-"""CPUs that kernels can be compiled for on any machine, by names that `Target.parse` takes: "cpu/neoverse-n1"."""
+"""CPUs that kernels can be compiled for on any machine, by names that `parse_machine` takes: "cpu/neoverse-n1"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VECTOR_UNITS = ("avx2", "avx512bf16", "avx512bw", "avx512vnni", "avxvnni")
 
 
 class KnownCpu(NamedTuple):
-    """The properties of a `Target` that its name stands for, by the names of its own fields."""
+    """The properties of a `Cpu` that its name stands for, by the names of its own fields."""
 
     cpu: str
     mcpu: str

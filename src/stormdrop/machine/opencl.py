@@ -53,7 +53,7 @@ class OpenClInfo:
 
     @property
     def target(self) -> str:
-        """The name that `Target.parse` takes, such as "opencl/0"."""
+        """The name that `parse_machine` takes, such as "opencl/0"."""
         return f"opencl/{self.number}"
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..machine.cpu import Target, keeping_denormals
+from ..machine.cpu import Cpu, keeping_denormals
 from ..records import Store, buffered, open_store
 from ..tuning.options import FLOAT32, TuneOptions
 from .artifact.artifact import CompiledModel, needs_linker
@@ -38,7 +38,7 @@ def compile_model(
     model: Model,
     *,
     example_inputs: Any = None,
-    target: Target | None = None,
+    target: Cpu | None = None,
     seed: int = 0,
     store: Store | None = None,
     fresh: bool = False,
@@ -120,7 +120,7 @@ class CompileResult:
 
     model: CompiledModel
     name: str
-    target: Target
+    target: Cpu
     seconds: float
     phases: Mapping[str, float]
     artifact: Path | None
@@ -159,7 +159,7 @@ class CompileResult:
 
 def compile_model_with(
     model: Model,
-    target: Target | None,
+    target: Cpu | None,
     options: TuneOptions,
     *,
     example_inputs: Any = None,
@@ -172,7 +172,7 @@ def compile_model_with(
 ) -> CompileResult:
     """`compile_model` with its options as one value, and how it went."""
     begin, phases = clock.perf_counter(), dict[str, float]()
-    machine = target or Target.detect()
+    machine = target or Cpu.detect()
     if out is not None:
         check_writable(Path(out))
     if native:

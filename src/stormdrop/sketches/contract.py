@@ -51,7 +51,7 @@ class Variant:
 
 @runtime_checkable
 class Sketch(Protocol[M]):
-    """A family of schedules for one kind of machine `M`: CPUs (`Target`) or GPUs (`Gpu`).
+    """A family of schedules for one kind of machine `M`: CPUs (`Cpu`) or GPUs (`Gpu`).
 
     A sketch is hashable and without state: the same workload, target and configuration give the same variant in any
     process.

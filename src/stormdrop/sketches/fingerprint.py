@@ -22,7 +22,7 @@ import tvm_ffi
 from .. import operators
 from ..ir.workload import Workload
 from ..machine.contract import Machine
-from ..machine.cpu import Target, keeping_denormals
+from ..machine.cpu import keeping_denormals, parse_machine
 from ..space import Space
 from ..trial import Point
 from .contract import AnySketch, Variant
@@ -123,7 +123,7 @@ def _sample_digest(sketch: AnySketch) -> str | None:
 
     Version 0.1.0 computed an exp as one is computed now if denormals are kept. That is no other schedule.
     """
-    target = keeping_denormals(Target.parse("cpu/x86-64-v4"))
+    target = keeping_denormals(parse_machine("cpu/x86-64-v4"))
     convolution = operators.conv2d(n=1, h=14, w=14, ci=16, co=32, kh=3, kw=3, pad=1, bias=1, act="relu")
     digests = []
     for workload in (convolution, operators.matmul(32, 64, 48), operators.softmax(32, 64)):

@@ -11,7 +11,7 @@ from ..errors import InputError, hint
 from ..ir.dtypes import BFLOAT16
 from ..ir.workload import Workload
 from ..machine.contract import Machine
-from ..machine.cpu import Target
+from ..machine.cpu import Cpu
 from ..machine.gpu import WARP
 from ..space import Space
 from ..surrogate.features import Describe, Features, by_sketch, encoded
@@ -73,7 +73,7 @@ def speedup_bound(sketches: Sequence[AnySketch], workload: Workload, target: Mac
     return max(plain, *(each.speedup_bound(workload, target) for each in sketches if isinstance(each, Bounded)), 1.0)
 
 
-def multiplies_bfloat16(target: Target) -> bool:
+def multiplies_bfloat16(target: Cpu) -> bool:
     """Whether a CPU multiplies bfloat16 faster than float32, by dot products or by tiles."""
     by_tiles = product_of(BFLOAT16, BFLOAT16, target) is not None
     return by_tiles or dot_products.multiplies_bfloat16(target)
@@ -81,7 +81,7 @@ def multiplies_bfloat16(target: Target) -> bool:
 
 def unit(target: Machine) -> int:
     """The float32 numbers that a machine computes together: the lanes of a vector, or the threads of a warp."""
-    return target.lanes if isinstance(target, Target) else WARP
+    return target.lanes if isinstance(target, Cpu) else WARP
 
 
 def features(

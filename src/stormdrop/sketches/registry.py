@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import InputError, hint
 from ..ir.workload import Workload
 from ..machine.contract import CPU, Machine
-from ..machine.cpu import Target
+from ..machine.cpu import Cpu
 from ..machine.gpu import Gpu
 from ..plugins import plugins, require
 from ..space import Space
@@ -54,9 +54,9 @@ def sketches_for(
         TargetError: The source has no sketches for this kind of machine.
 
     Example:
-        >>> from stormdrop import Target, operators
+        >>> from stormdrop import operators, parse_machine
         >>> from stormdrop.sketches.registry import sketches_for
-        >>> target = Target.parse("cpu/x86-64-v4")
+        >>> target = parse_machine("cpu/x86-64-v4")
         >>> [sketch.name for sketch, _ in sketches_for(operators.matmul(64, 64, 64), target)]
         ['register_blocked']
     """
@@ -71,7 +71,7 @@ def sketches_for(
     return [(sketch, space) for sketch, space in spaces if space is not None]
 
 
-def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
+def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Cpu], ...]:
     """The builtin sketches for CPUs, and after them those of plug-ins.
 
     Args:
@@ -81,7 +81,7 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Target], ...]:
         PluginError: A plug-in does not load, or is no sketch.
     """
     # The first one that applies has the default schedule.
-    every: list[Sketch[Target]] = [
+    every: list[Sketch[Cpu]] = [
         CodeSums(),
         Tiles(),
         RegisterBlocked(),

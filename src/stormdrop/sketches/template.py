@@ -52,7 +52,7 @@ def template(function: Schedules) -> Template:
         ...     j0, j1 = schedule.split(j, knobs.tile("j", j, levels=2, default=(8, 4)))
         ...     schedule.unroll(j1)
         ...     schedule.parallel(i)
-        >>> space = unrolled.space(sd.operators.matmul(16, 32, 8), sd.Target.parse("cpu/x86-64-v3"))
+        >>> space = unrolled.space(sd.operators.matmul(16, 32, 8), sd.parse_machine("cpu/x86-64-v3"))
         >>> space.config(space.origin)
         {'j': (8, 4)}
     """
@@ -142,7 +142,7 @@ class Knobs:
 
     Attributes:
         workload: The function that is scheduled.
-        target: The machine that it is scheduled for: a `Target` for a CPU, a `Gpu` for a GPU.
+        target: The machine that it is scheduled for: a `Cpu` for a CPU, a `Gpu` for a GPU.
         schedule: The schedule that the template changes.
         declared: The knobs that were declared so far, by name.
         values: Their values.

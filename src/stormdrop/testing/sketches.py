@@ -14,7 +14,7 @@ from ..codegen.compile import compile_together
 from ..ir.dtypes import is_float
 from ..ir.reference import evaluate
 from ..ir.workload import Workload
-from ..machine.cpu import Target
+from ..machine.cpu import Cpu
 from ..measure.worker.output_check import difference
 from ..sketches.contract import Sketch, Variant
 from ..space import Space
@@ -28,7 +28,7 @@ _DRAWN = 2_000
 
 
 def check_sketch(
-    sketch: Sketch[Target], workload: Workload, target: Target, samples: int | None = None, seed: int = 0
+    sketch: Sketch[Cpu], workload: Workload, target: Cpu, samples: int | None = None, seed: int = 0
 ) -> None:
     """Checks the contract of `Sketch` at some points of its space.
 
@@ -46,7 +46,7 @@ def check_sketch(
     Example:
         >>> from stormdrop import operators
         >>> from stormdrop.sketches.cpu.streaming import Streaming
-        >>> check_sketch(Streaming(), operators.matmul(8, 8, 8), Target.detect(), samples=1)
+        >>> check_sketch(Streaming(), operators.matmul(8, 8, 8), Cpu.detect(), samples=1)
     """
     space = sketch.space(workload, target)
     assert space is not None, f"{sketch.name} does not apply to {workload.name}"
@@ -115,14 +115,12 @@ def covering_points(space: Space, together: int = 1, seed: int = 0) -> list[Poin
     return [tuple(point) for point in candidates[chosen].tolist()]
 
 
-def check_point(sketch: Sketch[Target], workload: Workload, target: Target, space: Space, point: Point) -> None:
+def check_point(sketch: Sketch[Cpu], workload: Workload, target: Cpu, space: Space, point: Point) -> None:
     """Checks one point as `check_points` does."""
     check_points(sketch, workload, target, space, [point])
 
 
-def check_points(
-    sketch: Sketch[Target], workload: Workload, target: Target, space: Space, points: Sequence[Point]
-) -> None:
+def check_points(sketch: Sketch[Cpu], workload: Workload, target: Cpu, space: Space, points: Sequence[Point]) -> None:
     """Checks that points schedule, compile, and compute what NumPy computes, in every element.
 
     Args:
@@ -157,13 +155,13 @@ def check_points(
             assert not wrong, f"{case}: {wrong}"
 
 
-def run(variant: Variant, workload: Workload, target: Target, inputs: list[Any], optimized: bool = True) -> list[Any]:
+def run(variant: Variant, workload: Workload, target: Cpu, inputs: list[Any], optimized: bool = True) -> list[Any]:
     """Compiles a variant and runs it once, as `run_all` does with several."""
     return run_all([variant], workload, target, inputs, optimized)[0]
 
 
 def run_all(
-    variants: Sequence[Variant], workload: Workload, target: Target, inputs: list[Any], optimized: bool = True
+    variants: Sequence[Variant], workload: Workload, target: Cpu, inputs: list[Any], optimized: bool = True
 ) -> list[list[NDArray[Any]]]:
     """Compiles variants together, and runs each of them once.
 

@@ -16,7 +16,7 @@ from ..codegen.compile import GENERATION
 from ..errors import InputError, UnsupportedFunction, quoted
 from ..ir.workload import Workload
 from ..machine.contract import Machine
-from ..machine.cpu import Target
+from ..machine.cpu import Cpu
 from ..machine.limits.passing import Passing
 from ..measure.contract import KernelSetup, Measurer, Site
 from ..measure.sites import site_of
@@ -111,10 +111,10 @@ class KernelTask:
                     f"stormdrop.operators.matmul(64, 64, 64)"
                 )
             workload = Workload.create("function", workload)
-        machine = target or Target.detect()
+        machine = target or Cpu.detect()
         if site is not None:
             site.check(machine)
-        elif not runner_asked and isinstance(machine, Target):
+        elif not runner_asked and isinstance(machine, Cpu):
             machine = machine.of_runner()  # a pool's worker may hold the runner's only connection
         max_error = registry.MAX_ERROR if options.max_error is None else options.max_error
         sketches = registry.sketches_for(workload, machine, options.sketches, max_error)

@@ -9,7 +9,7 @@ from typing import Any
 from .. import operators
 from ..errors import StormdropError, UnsupportedFunction, one_line
 from ..ir.workload import Workload
-from ..machine.cpu import Target
+from ..machine.cpu import Cpu
 from ..machine.limits.peak import Peak, known_peak
 from ..records import StoredSession
 from ..sketches.registry import SOURCES, sketches_for
@@ -46,7 +46,7 @@ def recorded_kernel(session: StoredSession) -> RecordedKernel:
     """
     problem, outcome = session.problem, session.outcome
     workload = _workload(problem.workload_name, problem.workload_text)
-    here = Target.detect()
+    here = Cpu.detect()
     if not problem.machine.startswith(here.machine):
         return RecordedKernel(workload.flops, workload.bytes, None, None, f"it was tuned on {problem.machine}")
     limits = known_peak(here)
@@ -74,7 +74,7 @@ def _workload(name: str, text: str) -> Workload:
 
 
 def _scheduled(
-    workload: Workload, target: Target, sketch: str, config: Mapping[str, Any], fingerprints: Mapping[str, str]
+    workload: Workload, target: Cpu, sketch: str, config: Mapping[str, Any], fingerprints: Mapping[str, str]
 ) -> str:
     for source in SOURCES:
         for candidate, space in sketches_for(workload, target, source):

@@ -14,7 +14,7 @@ from typing import Any
 
 from stand_ins import faults
 from stormdrop import operators
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import Limits, LocalMeasurer
 from stormdrop.records import open_store
@@ -55,7 +55,7 @@ def main() -> None:
     chosen = only or list(faults.FAULTS)
     # The first one works: the default is what all others are compared with. So do a third of the rest.
     kinds = ["none", *(rng.choice(chosen) if rng.random() < 2 / 3 else "none" for _ in range(int(count) - 1))]
-    sketch, workload, target = Drawn(kinds), operators.matmul(64, 48, 32), Target.detect()
+    sketch, workload, target = Drawn(kinds), operators.matmul(64, 48, 32), Cpu.detect()
     spaces = [sketch.space(workload, target)]
     with (
         open_store(database) as store,

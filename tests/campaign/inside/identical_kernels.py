@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stormdrop import operators
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.sketches.registry import sketches_for
@@ -41,7 +41,7 @@ def main() -> None:
     """Races as a session does: the default first, then its challengers."""
     count, name, *words = sys.argv[1:]
     workload = operators.create(name, dict(word.split("=", 1) for word in words))
-    target = Target.detect()
+    target = Cpu.detect()
     sketch = Copies(sketches_for(workload, target)[0][0])
     space = sketch.space(workload, target)
     candidates = [Candidate(sketch.name, space.point({"copy": copy})) for copy in range(FINALISTS + 1)]

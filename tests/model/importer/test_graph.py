@@ -12,7 +12,7 @@ from tiny_models import attention_model, make_model, residual_model
 from tvm import relax, te
 from tvm.s_tir import Schedule
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.metadata import TensorInfo
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
@@ -82,7 +82,7 @@ def test_clips_and_activations_stay_in_the_layout() -> None:
     assert not any("transpose" in task.name for task in graph.tasks)
     assert sum("conv2d" in task.name for task in graph.tasks) == 2, "the activations are fused into the convolutions"
     assert len(graph.tasks) == 4  # the others: the mean, and the output's reshape
-    assert verify(build(graph, {}, Target.detect()), graph.source).max_error < 1e-4
+    assert verify(build(graph, {}, Cpu.detect()), graph.source).max_error < 1e-4
 
 
 @pytest.mark.compiles
@@ -93,7 +93,7 @@ def test_transposed_convolution_keeps_its_layout() -> None:
     ]
     weights: dict[str, tuple[int, ...]] = {"w0": (8, 3, 1, 1), "w1": (8, 4, 2, 2)}
     graph = load_graph(seed_weights(make_model(nodes, weights, {"x": (1, 3, 4, 4)}, {"y": (1, 4, 8, 8)})))
-    assert verify(build(graph, {}, Target.detect()), graph.source).max_error < 1e-4
+    assert verify(build(graph, {}, Cpu.detect()), graph.source).max_error < 1e-4
 
 
 @pytest.mark.compiles
@@ -102,7 +102,7 @@ def test_several_inputs_and_outputs_keep_their_names() -> None:
     shape = (2, 3)
     graph = load_graph(make_model(nodes, {}, {"a/0": shape, "b.1": shape}, {"s": shape, "r:0": shape}))
     a, b = np.full(shape, 1, np.float32), np.full(shape, 3, np.float32)
-    outputs = build(graph, {}, Target.detect()).run({"b.1": b, "a/0": a})
+    outputs = build(graph, {}, Cpu.detect()).run({"b.1": b, "a/0": a})
     assert np.array_equal(outputs["s"], a - b) and np.array_equal(outputs["r:0"], np.zeros(shape))
 
 
@@ -142,7 +142,7 @@ def test_one_constant_index_is_a_slice() -> None:
     graph = load_graph(model)
     assert [task.weight for task in graph.tasks] == [1] and "take" not in graph.tasks[0].name
     x = np.random.default_rng(0).standard_normal((4, 3, 2)).astype(np.float32)
-    assert np.array_equal(build(graph, {}, Target.detect()).run({"x": x})["y"], np.maximum(x[:, :, -1].T, 0))
+    assert np.array_equal(build(graph, {}, Cpu.detect()).run({"x": x})["y"], np.maximum(x[:, :, -1].T, 0))
 
 
 @pytest.mark.compiles
@@ -152,7 +152,7 @@ def test_index_out_of_bounds_stays_inside(capfd: pytest.CaptureFixture[str]) -> 
     gather = helper.make_node("Gather", ["table", "x"], ["y"])
     model = make_model([gather], {}, {"x": (4,)}, {"y": (4, 3)}, extra=[rows])
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
-    outputs = build(load_graph(model), {}, Target.detect()).run({"x": np.array([1, -1, 1 << 40, 3])})
+    outputs = build(load_graph(model), {}, Cpu.detect()).run({"x": np.array([1, -1, 1 << 40, 3])})
     assert np.array_equal(outputs["y"], table[[1, 3, 3, 3]])
     assert capfd.readouterr().err == ""
 
@@ -170,7 +170,7 @@ def test_a_move_with_several_readers_is_fused_into_each() -> None:
     model = make_model(nodes, {"w": (3, 8)}, {"x": (4, 3)}, {"y": (8,)}, extra=indices)
     graph = load_graph(seed_weights(model, seed=0))
     assert not any("transpose" in task.name and "slice" not in task.name for task in graph.tasks)
-    assert verify(build(graph, {}, Target.detect()), graph.source).max_error < 1e-5
+    assert verify(build(graph, {}, Cpu.detect()), graph.source).max_error < 1e-5
 
 
 @pytest.mark.compiles
@@ -182,7 +182,7 @@ def test_powers_of_quarters_are_products_and_roots(exponent: float) -> None:
     )
     assert ("pow" in str(graph.mod)) is (exponent in (-1.0, 0.3, 4.0))
     x = np.array([0.0, 1e-30, 1e-3, 0.5, 1.0, 2.0, 1e3, np.inf, np.nan], np.float32)
-    y = build(graph, {}, Target.detect()).run({"x": x})["y"]
+    y = build(graph, {}, Cpu.detect()).run({"x": x})["y"]
     with np.errstate(divide="ignore", over="ignore"):
         np.testing.assert_allclose(y, x ** np.float32(exponent), rtol=1e-6)
 

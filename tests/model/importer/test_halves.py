@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.onnx.rewrites.halves import compute_in_float32, has_halves
 from stormdrop.model.untuned import compile_model_with
@@ -155,7 +155,7 @@ def test_a_model_without_halves_stays_as_it_is() -> None:
 @pytest.mark.compiles
 def test_a_compiled_model_takes_and_gives_halves() -> None:
     model = convolution()
-    result = compile_model_with(model, Target.detect(), TuneOptions(fresh=True))
+    result = compile_model_with(model, Cpu.detect(), TuneOptions(fresh=True))
     assert result.verified.fault is None
     feeds = {
         "x": RNG.normal(0, 1, (1, 8, 6, 6)).astype("float16"),

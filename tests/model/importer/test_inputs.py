@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_models import make_model
 
 from stormdrop.errors import InputError, ModelError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.compile import build
 from stormdrop.model.importer.import_onnx import load_graph
@@ -130,12 +130,12 @@ def test_sizes_of_unused_inputs() -> None:
     assert [info.name for info in graph.inputs] == ["x"] and graph.ignored == ("label", "rest")
 
 
-def compiled(model: onnx.ModelProto, target: Target) -> CompiledModel:
+def compiled(model: onnx.ModelProto, target: Cpu) -> CompiledModel:
     return build(load_graph(model), {}, target)
 
 
 @pytest.mark.compiles
-def test_a_feed_for_an_unused_input(target: Target, tmp_path: object) -> None:
+def test_a_feed_for_an_unused_input(target: Cpu, tmp_path: object) -> None:
     model = build(load_graph(unused_model(), {"x": (2, 3)}), {}, target)
     loaded = CompiledModel.load(model.save(f"{tmp_path}/m.sd"))
     x = np.ones((2, 3), np.float32)
@@ -148,7 +148,7 @@ def test_a_feed_for_an_unused_input(target: Target, tmp_path: object) -> None:
 
 
 @pytest.mark.compiles
-def test_outputs_that_are_inputs_or_constants(target: Target, tmp_path: object) -> None:
+def test_outputs_that_are_inputs_or_constants(target: Cpu, tmp_path: object) -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     model = make_model(
         [helper.make_node("Relu", ["x"], ["y"])],
@@ -168,7 +168,7 @@ def test_outputs_that_are_inputs_or_constants(target: Target, tmp_path: object) 
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("operators", [["Identity"], ["Flatten"], ["Flatten", "Identity"], []])
-def test_a_graph_without_kernels(operators: list[str], target: Target, tmp_path: object) -> None:
+def test_a_graph_without_kernels(operators: list[str], target: Cpu, tmp_path: object) -> None:
     names = ["x", *(f"v{index}" for index in range(len(operators) - 1)), "y"] if operators else ["x"]
     pairs = zip(operators, names, names[1:], strict=False)
     nodes = [helper.make_node(operator, [before], [after]) for operator, before, after in pairs]
@@ -182,7 +182,7 @@ def test_a_graph_without_kernels(operators: list[str], target: Target, tmp_path:
 @pytest.mark.compiles
 @pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize("rank", [1, 3])
-def test_convolutions_of_other_ranks_beside_images(operator: str, rank: int, target: Target) -> None:
+def test_convolutions_of_other_ranks_beside_images(operator: str, rank: int, target: Cpu) -> None:
     """Changing the layout of images must leave them alone, although an image is made of the result."""
     size, kernel = (6,) * rank, [3] * rank
     nodes = [

@@ -120,11 +120,11 @@ def test_every_layer_multiplies_bytes(imported: tuple[Graph, dict[str, Array]]) 
 
 @pytest.mark.compiles
 def test_the_sums_are_exact(imported: tuple[Graph, dict[str, Array]]) -> None:
-    from stormdrop.machine.cpu import Target
+    from stormdrop.machine.cpu import Cpu
     from stormdrop.model.building.compile import build
 
     graph, feeds = imported
-    model = build(graph, {}, Target.detect())
+    model = build(graph, {}, Cpu.detect())
     for zero in (0, 3, 128, 255):
         points = {name: np.array(zero, np.uint8) for name in feeds if name.endswith("_zero")}
         ours = model.run({**feeds, **points})

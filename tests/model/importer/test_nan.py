@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.importer.import_onnx import load_graph
 
@@ -31,7 +31,7 @@ def outputs(
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     imported = load_graph(model)
     assert not imported.foreign.reports
-    return build(imported, {}, Target.detect()).run(feeds)
+    return build(imported, {}, Cpu.detect()).run(feeds)
 
 
 def one_nan_a_row(length: int) -> Array:

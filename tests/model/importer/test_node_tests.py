@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.runner import Runner
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.not_imported import refusal_reason
@@ -211,7 +211,7 @@ def _run(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
     """The outputs of a model that is compiled with plain schedules."""
     graph = load_graph(model)
     assert [part.reason for part in graph.foreign.reports] == []
-    outputs = build(graph, {}, Target.detect()).run({info.name: feeds[info.name] for info in graph.inputs})
+    outputs = build(graph, {}, Cpu.detect()).run({info.name: feeds[info.name] for info in graph.inputs})
     return [outputs[info.name] for info in graph.outputs]
 
 

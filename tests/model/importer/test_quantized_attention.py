@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.graph.peer import peer_outputs
@@ -87,7 +87,7 @@ def expect_same(model: onnx.ModelProto, feeds: dict[str, Array], bound: float = 
     assert not graph.foreign.reports
     names = [output.name for output in model.graph.output]
     expected = peer_outputs(model, [feeds], names)[0][0]
-    got = build(graph, {}, Target.detect())(**feeds)
+    got = build(graph, {}, Cpu.detect())(**feeds)
     for name, value in zip(names, got if isinstance(got, tuple) else (got,), strict=True):
         assert value.shape == expected[name].shape
         assert np.abs(value - expected[name]).max() <= bound * np.abs(expected[name]).max(), name

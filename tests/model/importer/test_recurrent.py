@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.graph.tasks import kernel_calls
@@ -69,7 +69,7 @@ def error(graph: Graph) -> float:
     session = onnxruntime.InferenceSession(graph.source.SerializeToString())
     names = [info.name for info in graph.outputs]
     right = dict(zip(names, session.run(names, feeds), strict=True))
-    ours = build(graph, {}, Target.detect()).run(feeds)
+    ours = build(graph, {}, Cpu.detect()).run(feeds)
     return max(float(np.abs(ours[name] - right[name]).max()) for name in names)
 
 

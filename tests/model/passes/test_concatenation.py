@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.compile import apply_variants, build
 from stormdrop.model.graph.graph import Graph
@@ -21,7 +21,7 @@ from stormdrop.sketches.registry import sketches_for
 
 pytestmark = pytest.mark.compiles
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 
 
 def fire(kind: str) -> onnx.ModelProto:

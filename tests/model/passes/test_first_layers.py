@@ -13,7 +13,7 @@ from tiny_models import make_model
 
 from stormdrop.ir.dtypes import BFLOAT16
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.model.graph.tasks import Task
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.inputs.samples import random_feeds
@@ -26,8 +26,8 @@ from stormdrop.sketches.registry import cpu_sketches
 pytestmark = pytest.mark.compiles
 
 HEIGHT, WIDTH = 13, 10
-V4 = Target.parse("cpu/x86-64-v4")
-assert isinstance(V4, Target)
+V4 = parse_machine("cpu/x86-64-v4")
+assert isinstance(V4, Cpu)
 AMX = replace(V4, cores=2, features=("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512vnni"))
 
 
@@ -127,7 +127,7 @@ def types_of_inputs(task: Task) -> list[str]:
     return [spec.dtype for spec in Workload.create(task.name, task.function, task.constants).inputs]
 
 
-def names_of_sketches(task: Task, target: Target) -> set[str]:
+def names_of_sketches(task: Task, target: Cpu) -> set[str]:
     """The sketches of a CPU that have a space for a task."""
     workload = Workload.create(task.name, task.function, task.constants)
     return {sketch.name for sketch in cpu_sketches() if sketch.space(workload, target) is not None}

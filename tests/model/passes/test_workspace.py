@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 from tiny_models import make_model
 
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
@@ -48,7 +48,7 @@ def two_outputs() -> onnx.ModelProto:
     return make_model(nodes, weights, {"x": (1, 3, 8, 8)}, {"a": (1, 8, 8, 8), "c": (1, 8, 8, 8)})
 
 
-def test_only_outputs_are_allocated_in_an_execution(residual: Graph, target: Target) -> None:
+def test_only_outputs_are_allocated_in_an_execution(residual: Graph, target: Cpu) -> None:
     model = build(residual, {}, target)
     counts = calls(model, random_feeds(model.inputs))
     kernels = sum(count for name, count in counts.items() if not name.startswith("vm."))
@@ -57,7 +57,7 @@ def test_only_outputs_are_allocated_in_an_execution(residual: Graph, target: Tar
     assert not counts["vm.builtin.check_tensor_info"] and not counts["vm.builtin.match_shape"]
 
 
-def test_returned_outputs_do_not_change(target: Target) -> None:
+def test_returned_outputs_do_not_change(target: Cpu) -> None:
     graph = load_graph(two_outputs())
     model = build(graph, {}, target)
     assert verify(model, graph.source).max_error < 1e-5
@@ -70,13 +70,13 @@ def test_returned_outputs_do_not_change(target: Target) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Identity", "Relu"])
-def test_a_model_without_memory_between_kernels(kind: str, target: Target) -> None:
+def test_a_model_without_memory_between_kernels(kind: str, target: Cpu) -> None:
     graph = load_graph(make_model([helper.make_node(kind, ["x"], ["y"])], {}, {"x": (4, 4)}, {"y": (4, 4)}))
     model = build(graph, {}, target)
     assert verify(model, graph.source).max_error == 0.0
 
 
-def test_an_output_may_share_its_storage_with_a_tensor_between_kernels(target: Target) -> None:
+def test_an_output_may_share_its_storage_with_a_tensor_between_kernels(target: Cpu) -> None:
     """Split makes a tuple, whose parts TVM plans where the first product was."""
     weights: dict[str, tuple[int, ...]] = {"w": (8, 8)}
     nodes = [

@@ -14,14 +14,14 @@ from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.stages import shape_of
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.operators.rows import softmax_of
 from stormdrop.sketches.cpu.attention import Attention
 from stormdrop.sketches.cpu.row_blocks import find_chain
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import check_point, check_sketch
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 WIDE = replace(TARGET, lanes=8, registers=16)
 
 
@@ -132,7 +132,7 @@ def test_it_is_the_only_sketch_of_an_attention() -> None:
     assert names == ["attention"]
 
 
-def allocated(workload: Workload, target: Target) -> dict[str, int]:
+def allocated(workload: Workload, target: Cpu) -> dict[str, int]:
     """The elements of the buffers of the default schedule, by name."""
     space = Attention().space(workload, target)
     assert space is not None

@@ -12,13 +12,13 @@ from tvm import te, tirx
 from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target, keeping_denormals
+from stormdrop.machine.cpu import Cpu, keeping_denormals
 from stormdrop.operators.weight_only import product_with_codes
 from stormdrop.sketches.cpu.code_sums import CodeSums
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import check_sketch
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 WIDE = replace(TARGET, lanes=8, registers=16)
 
 

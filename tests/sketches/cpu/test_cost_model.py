@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stormdrop import operators
 from stormdrop.ir.contractions.contraction import find_contraction
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches import knowledge, registry
 from stormdrop.sketches.contract import Estimator, Variant
 from stormdrop.sketches.cpu.contractions import cost_model
@@ -26,7 +26,7 @@ from stormdrop.sketches.cpu.contractions.tiled_contraction import row_extents
 from stormdrop.space import Ordinal, Space
 from stormdrop.trial import Candidate
 
-AVX512 = Target("cpu", "some CPU", "znver4", cores=2, lanes=16, registers=32, l1=32 << 10, l2=1 << 20, l3=32 << 20)
+AVX512 = Cpu("cpu", "some CPU", "znver4", cores=2, lanes=16, registers=32, l1=32 << 10, l2=1 << 20, l3=32 << 20)
 AVX2 = dataclasses.replace(AVX512, lanes=8, registers=16)
 NEON = dataclasses.replace(AVX512, lanes=4, registers=32, l3=0)
 SKETCH = RegisterBlocked()
@@ -53,20 +53,20 @@ WORKLOADS = [
 ]
 
 
-def space_of(workload: Workload, target: Target = AVX512) -> Space:
+def space_of(workload: Workload, target: Cpu = AVX512) -> Space:
     space = SKETCH.space(workload, target)
     assert space is not None
     return space
 
 
-def everything(workload: Workload, target: Target) -> tuple[Space, dict[str, NDArray[Any]], NDArray[np.float64]]:
+def everything(workload: Workload, target: Cpu) -> tuple[Space, dict[str, NDArray[Any]], NDArray[np.float64]]:
     """The space, the values at all of its points, and their estimates."""
     space = space_of(workload, target)
     columns = space.columns(list(space.points()))
     return space, columns, SKETCH.estimate(workload, target, columns)
 
 
-def estimates(workload: Workload, *configs: Mapping[str, Any], target: Target = AVX512) -> list[float]:
+def estimates(workload: Workload, *configs: Mapping[str, Any], target: Cpu = AVX512) -> list[float]:
     knobs = {name: np.array([config[name] for config in configs]) for name in configs[0]}
     return SKETCH.estimate(workload, target, knobs).tolist()
 
@@ -76,14 +76,14 @@ def shape_of(workload: Workload) -> ContractionShape:
     return shape_of_contraction(contraction, row_extents(contraction))
 
 
-def accumulators(columns: Mapping[str, Any], target: Target) -> tuple[Any, Any]:
+def accumulators(columns: Mapping[str, Any], target: Cpu) -> tuple[Any, Any]:
     """Rows of a tile, and vectors of a row."""
     return columns["rows"] * columns.get("rows_outer", 1), -(-columns["columns"] // target.lanes)
 
 
 @pytest.mark.parametrize("target", [AVX512, AVX2, NEON], ids=["AVX-512", "AVX2", "NEON"])
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_every_point_has_a_cost_and_the_origin_the_least(workload: Workload, target: Target) -> None:
+def test_every_point_has_a_cost_and_the_origin_the_least(workload: Workload, target: Cpu) -> None:
     space, _, costs = everything(workload, target)
     assert costs.shape == (space.size,)
     assert np.isfinite(costs).all()
@@ -101,7 +101,7 @@ def test_every_point_has_a_cost_and_the_origin_the_least(workload: Workload, tar
     [operators.matmul(512, 512, 512), operators.conv2d(1, 28, 28, 64, 64, 3, 3, pad=1), operators.dense(1, 1000, 2048)],
     ids=lambda workload: workload.name,
 )
-def test_one_accumulator_waits_for_itself(workload: Workload, target: Target) -> None:
+def test_one_accumulator_waits_for_itself(workload: Workload, target: Cpu) -> None:
     _, columns, costs = everything(workload, target)
     rows, vectors = accumulators(columns, target)
     single = rows * vectors == 1
@@ -196,10 +196,10 @@ class Silent:
     name = "silent"
     max_error = 0.0
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         return Space(self.name, [Ordinal("size", [1, 2, 4])])
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         raise NotImplementedError
 
 

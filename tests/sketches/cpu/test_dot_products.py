@@ -21,7 +21,7 @@ from stormdrop.ir.error_bounds import rounding_bounds, varied_inputs
 from stormdrop.ir.reference import evaluate
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.measure.worker.output_check import excess
 from stormdrop.sketches.cpu.contractions.dot_products import DotProducts, dot_products
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
@@ -30,13 +30,13 @@ from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import covering_points, run_all
 
 SKETCH = RegisterBlocked()
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 
 
-def known(name: str, *features: str) -> Target:
+def known(name: str, *features: str) -> Cpu:
     """A CPU by name, with the extensions of some units."""
-    target = Target.parse(name)
-    assert isinstance(target, Target)
+    target = parse_machine(name)
+    assert isinstance(target, Cpu)
     return replace(target, features=features)
 
 
@@ -66,7 +66,7 @@ def product(
     return Workload.create(f"{data} x {columns} {zero_points} {sizes}", function, constants)
 
 
-def dots_of(workload: Workload, target: Target) -> DotProducts | None:
+def dots_of(workload: Workload, target: Cpu) -> DotProducts | None:
     contraction = find_contraction(workload.graph, workload.constants)
     return dot_products(with_wide_bytes(contraction, workload.constants, target), target)
 
@@ -102,7 +102,7 @@ def dots_of(workload: Workload, target: Target) -> DotProducts | None:
     ],
 )
 def test_signs_and_zero_points_find_their_instruction(
-    types: tuple[str, str], zero_points: tuple[int, int], target: Target, expected: tuple[str, bool, bool, int]
+    types: tuple[str, str], zero_points: tuple[int, int], target: Cpu, expected: tuple[str, bool, bool, int]
 ) -> None:
     dots = dots_of(product(*types, zero_points), target)
     assert dots is not None
@@ -133,13 +133,13 @@ def test_signs_and_zero_points_find_their_instruction(
         *("bfloat16 without its unit", "bytes without theirs", "a slow unit beside tiles", "depthwise"),
     ],
 )
-def test_other_functions_have_none(workload: Workload, target: Target) -> None:
+def test_other_functions_have_none(workload: Workload, target: Cpu) -> None:
     assert dots_of(workload, target) is None
 
 
 @pytest.mark.parametrize("target", [AVX2, VNNI, known("cpu/x86-64-v3")], ids=["avx2", "avx512_vnni", "no unit"])
 @pytest.mark.parametrize(("types", "sums"), [(("int8", "int8"), "int8"), (("uint8", "int8"), "int16")])
-def test_bytes_with_other_sums_are_scheduled_without_them(types: tuple[str, str], sums: str, target: Target) -> None:
+def test_bytes_with_other_sums_are_scheduled_without_them(types: tuple[str, str], sums: str, target: Cpu) -> None:
     a, b = te.placeholder((5, 9), types[0], name="a"), te.placeholder((9, 20), types[1], name="b")
     r = te.reduce_axis((0, 9), name="r")
     c = te.compute((5, 20), lambda i, j: te.sum(a[i, r].astype(sums) * b[r, j].astype(sums), axis=r), name="c")
@@ -151,7 +151,7 @@ def test_bytes_with_other_sums_are_scheduled_without_them(types: tuple[str, str]
 
 
 def exact(
-    workload: Workload, inputs: Sequence[NDArray[Any]], configs: Sequence[dict[str, Any]], target: Target = TARGET
+    workload: Workload, inputs: Sequence[NDArray[Any]], configs: Sequence[dict[str, Any]], target: Cpu = TARGET
 ) -> None:
     """Compiles schedules and compares every element of their outputs."""
     (expected,) = workload.reference(list(inputs))
@@ -160,7 +160,7 @@ def exact(
         np.testing.assert_array_equal(found, expected, err_msg=str(config))
 
 
-def exact_at_origin(workload: Workload, cases: Sequence[Sequence[NDArray[Any]]], target: Target = TARGET) -> None:
+def exact_at_origin(workload: Workload, cases: Sequence[Sequence[NDArray[Any]]], target: Cpu = TARGET) -> None:
     """Compiles the default schedule and compares every element of its output for each of some inputs."""
     kernel = TunedKernel(workload, target, SKETCH.apply(workload, target, points(workload, target=target)[0]))
     for inputs in cases:
@@ -168,7 +168,7 @@ def exact_at_origin(workload: Workload, cases: Sequence[Sequence[NDArray[Any]]],
         np.testing.assert_array_equal(kernel(*inputs), expected)
 
 
-def points(workload: Workload, together: int = 1, target: Target = TARGET) -> list[dict[str, Any]]:
+def points(workload: Workload, together: int = 1, target: Cpu = TARGET) -> list[dict[str, Any]]:
     """The origin, and points that together have every level, or every pair of levels, of the knobs."""
     space = SKETCH.space(workload, target)
     assert space is not None
@@ -309,7 +309,7 @@ def test_awkward_sizes_of_bfloat16_are_exact(n: int, k: int) -> None:
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("target", [TARGET, replace(TARGET, features=())], ids=["with the unit", "without it"])
-def test_real_numbers_are_added_up_in_float32(target: Target) -> None:
+def test_real_numbers_are_added_up_in_float32(target: Cpu) -> None:
     workload = operators.dense(9, 32, 500, dtype="bfloat16")
     inputs = varied_inputs(workload, 0)
     ((expected,), (allowed,)) = workload.reference(inputs), rounding_bounds(workload, inputs)
@@ -344,7 +344,7 @@ def test_packed_words_hold_pairs_of_bfloat16() -> None:
     ids=["avx512_bf16", "bf16"],
 )
 @pytest.mark.parametrize("kind", ["dense", "matmul", "conv2d", "1x1"])
-def test_the_innermost_loop_has_the_instruction_for_bfloat16(kind: str, target: Target, instruction: str) -> None:
+def test_the_innermost_loop_has_the_instruction_for_bfloat16(kind: str, target: Cpu, instruction: str) -> None:
     workload = {
         "dense": operators.dense(64, 64, 128, dtype="bfloat16"),
         "matmul": operators.matmul(64, 64, 128, dtype="bfloat16"),
@@ -364,7 +364,7 @@ def test_the_innermost_loop_has_the_instruction_for_bfloat16(kind: str, target: 
     ids=["avx512_vnni", "avx_vnni", "avx512bw", "avx2", "dotprod", "i8mm"],
 )
 @pytest.mark.parametrize("kind", ["dense", "matmul", "batch_matmul", "conv2d", "1x1"])
-def test_the_innermost_loop_has_the_instruction(kind: str, target: Target, instruction: str) -> None:
+def test_the_innermost_loop_has_the_instruction(kind: str, target: Cpu, instruction: str) -> None:
     """In cross-compiled assembly, so that it is checked for machines that are not here."""
     workload = {
         "dense": operators.dense(64, 64, 128, dtype="uint8"),
@@ -376,7 +376,7 @@ def test_the_innermost_loop_has_the_instruction(kind: str, target: Target, instr
     check_instruction(workload, target, instruction)
 
 
-def check_instruction(workload: Workload, target: Target, instruction: str) -> None:
+def check_instruction(workload: Workload, target: Cpu, instruction: str) -> None:
     """Checks that each accumulator of the default schedule has its instruction."""
     (sketch, space), *_ = sketches_for(workload, target)
     assert sketch.name == SKETCH.name

@@ -11,7 +11,7 @@ import pytest
 from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.space import Ordinal, Space
 from stormdrop.testing.sketches import check_points
@@ -24,7 +24,7 @@ REGISTERS = 192
 """The columns of the widest tile whose accumulators are in registers of 16 lanes."""
 
 
-def columns(workload: Workload, target: Target) -> list[Any]:
+def columns(workload: Workload, target: Cpu) -> list[Any]:
     space = RegisterBlocked().space(workload, target)
     assert space is not None
     (knob,) = [knob for knob in space.knobs if knob.name == "columns"]
@@ -73,7 +73,7 @@ def test_a_wide_tile_fits_the_registers() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 4])
 @pytest.mark.parametrize("n", [192, 768, 777])
 def test_the_widest_tiles_are_right(rows: int, n: int) -> None:
-    sketch, target, workload = RegisterBlocked(), Target.detect(), operators.matmul(rows, n, 33)
+    sketch, target, workload = RegisterBlocked(), Cpu.detect(), operators.matmul(rows, n, 33)
     space = sketch.space(workload, target)
     assert space is not None
     points = sorted(space.points(), key=lambda point: -columns_at(space, point))
@@ -86,7 +86,7 @@ def test_the_widest_tiles_are_right(rows: int, n: int) -> None:
 @pytest.mark.parametrize("n", [1024, 1500])
 @pytest.mark.parametrize("order", ["columns", "rows", "mixed"])
 def test_tiles_in_a_cache_are_right(rows: int, n: int, order: str) -> None:
-    sketch, target, workload = RegisterBlocked(), replace(Target.detect(), cores=2), operators.matmul(rows, n, 24)
+    sketch, target, workload = RegisterBlocked(), replace(Cpu.detect(), cores=2), operators.matmul(rows, n, 24)
     space = sketch.space(workload, target)
     assert space is not None
     chosen = [

@@ -9,13 +9,13 @@ import pytest
 from stand_ins.cpus import cpu
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.cpu.non_temporal import NON_TEMPORAL, STORES, stores_knob
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Categorical, Space
 from stormdrop.testing.sketches import check_point
 
-WITHOUT_CACHES = replace(Target.detect(), l2=1, l3=1)
+WITHOUT_CACHES = replace(Cpu.detect(), l2=1, l3=1)
 HAS_NON_TEMPORAL = bool(stores_knob(operators.elementwise(shape=(64,)), WITHOUT_CACHES))
 
 

@@ -21,7 +21,7 @@ from stormdrop import operators
 from stormdrop.ir.expressions import children, loads_in, raveled, substitute
 from stormdrop.ir.stages import intermediate, shape_of, variable
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.contract import AnySketch
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.prefetch import PREFETCH, fetch_statements
@@ -33,16 +33,16 @@ from stormdrop.trial import Point
 LINE = 16  # float32 numbers
 
 
-def small(target: Target) -> Target:
+def small(target: Cpu) -> Cpu:
     """A machine with a second cache that holds none of the weights of these tests, which have several panels there."""
     return replace(target, l2=1024, lanes=min(target.lanes, 8))
 
 
-HERE, NAMED = small(Target.detect()), small(replace(cpu("cpu/x86-64-v3"), features=("avx2",)))
+HERE, NAMED = small(Cpu.detect()), small(replace(cpu("cpu/x86-64-v3"), features=("avx2",)))
 """This machine, which runs kernels, and one of which spaces and schedules are known."""
 
 
-def has_knob(sketch: AnySketch, workload: Workload, target: Target = NAMED) -> bool:
+def has_knob(sketch: AnySketch, workload: Workload, target: Cpu = NAMED) -> bool:
     space = sketch.space(workload, target)
     assert space is not None
     return PREFETCH in {knob.name for knob in space.knobs}
@@ -215,7 +215,7 @@ def check_some(sketch: Any, workload: Workload, fixed: Mapping[str, Any]) -> Non
 
 
 def some_points(
-    sketch: Any, workload: Workload, target: Target, fixed: Mapping[str, Any], count: int
+    sketch: Any, workload: Workload, target: Cpu, fixed: Mapping[str, Any], count: int
 ) -> tuple[Space, list[Point]]:
     """The space of a sketch, and points of it that fetch ahead."""
     space = sketch.space(workload, target)

@@ -11,11 +11,11 @@ from tvm import te, tirx
 
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.cpu.streaming import Streaming
 from stormdrop.testing.sketches import check_sketch
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 
 
 def created(*tensors: Any) -> Workload:

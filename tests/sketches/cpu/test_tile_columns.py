@@ -12,16 +12,16 @@ from tvm import te
 from stand_ins.emulated_tiles import run_emulated
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.sketches.cpu.tiles.columns import packs_by_panel
 from stormdrop.sketches.cpu.tiles.loops import TileLoops
 from stormdrop.sketches.cpu.tiles.sketch import Tiles, contraction_of
 from stormdrop.testing.sketches import run
 
 SKETCH = Tiles()
-TARGET = Target.detect()
-V4 = Target.parse("cpu/x86-64-v4")
-assert isinstance(V4, Target)
+TARGET = Cpu.detect()
+V4 = parse_machine("cpu/x86-64-v4")
+assert isinstance(V4, Cpu)
 AMX = replace(V4, cores=2, features=("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512vnni"))
 
 

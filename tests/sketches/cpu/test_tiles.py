@@ -15,7 +15,7 @@ from stand_ins.emulated_tiles import run_all_emulated, run_emulated
 from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.sketches.cpu.tiles.instructions import configuration
 from stormdrop.sketches.cpu.tiles.loops import TileLoops
 from stormdrop.sketches.cpu.tiles.reductions import block_sizes, split_at
@@ -25,9 +25,9 @@ from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import covering_points, run_all
 
 SKETCH = Tiles()
-TARGET = Target.detect()
-V4 = Target.parse("cpu/x86-64-v4")
-assert isinstance(V4, Target)
+TARGET = Cpu.detect()
+V4 = parse_machine("cpu/x86-64-v4")
+assert isinstance(V4, Cpu)
 AMX = replace(V4, cores=2, features=("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512vnni"))
 EMULATED = 2 if "amx-bf16" in TARGET.features else None  # where there are tiles, their instructions execute the others
 
@@ -135,7 +135,7 @@ def test_llvm_makes_tile_instructions_for_a_machine_that_has_them(workload: Work
         "denormals",
     ],
 )
-def test_other_functions_have_no_such_space(workload: Workload, target: Target) -> None:
+def test_other_functions_have_no_such_space(workload: Workload, target: Cpu) -> None:
     assert SKETCH.space(workload, target) is None
     with pytest.raises(UnsupportedFunction):
         SKETCH.apply(workload, target, {"rows": 1, "row_tiles": 1, "column_tiles": 1, "order": "rows", "tasks": 1})

@@ -18,7 +18,7 @@ from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.stages import shape_of
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.sketches.cpu.tiles.data import TileData
 from stormdrop.sketches.cpu.tiles.groups import steps_per_group
 from stormdrop.sketches.cpu.tiles.loops import TileLoops
@@ -29,9 +29,9 @@ from stormdrop.testing.sketches import covering_points, run, run_all
 from stormdrop.trial import Point
 
 SKETCH = TilesOfParts()
-TARGET = Target.detect()
-V4 = Target.parse("cpu/x86-64-v4")
-assert isinstance(V4, Target)
+TARGET = Cpu.detect()
+V4 = parse_machine("cpu/x86-64-v4")
+assert isinstance(V4, Cpu)
 AMX = replace(V4, cores=2, features=("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512vnni"))
 POINTS = 8  # they have every level of the knobs but `rows`, all of whose levels `test_tiles` executes
 EMULATED = 2 if "amx-bf16" in TARGET.features else POINTS  # where there are tiles, their instructions execute more
@@ -244,7 +244,7 @@ def test_groups_are_of_one_size() -> None:
     ],
     ids=["no tiles", "bfloat16", "bytes", "codes", "depthwise", "softmax", "few rows", "denormals"],
 )
-def test_other_functions_have_no_such_space(workload: Workload, target: Target) -> None:
+def test_other_functions_have_no_such_space(workload: Workload, target: Cpu) -> None:
     assert SKETCH.space(workload, target) is None
     with pytest.raises(UnsupportedFunction):
         SKETCH.contraction(workload, target)

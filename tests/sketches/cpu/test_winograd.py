@@ -18,7 +18,7 @@ from stormdrop.codegen.compile import build_module
 from stormdrop.codegen.needed_features import needed_features
 from stormdrop.errors import TargetError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.cpu.contractions.dot_products import unit_for_int16
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.winograd.arithmetic import Arithmetic, _growth
@@ -28,7 +28,7 @@ from stormdrop.sketches.cpu.winograd.transforms import POINTS, Filter, matrices
 from stormdrop.sketches.fingerprint import space_of
 from stormdrop.testing.sketches import check_points, check_sketch, covering_points, run, run_all, some_points
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 SKETCHES = [Winograd(2), Winograd(4)]
 
 
@@ -128,7 +128,7 @@ def test_all_schedules_of_a_tile_size_agree_in_every_bit() -> None:
     [dataclasses.replace(TARGET, lanes=8, registers=16), dataclasses.replace(TARGET, lanes=4, registers=32)],
     ids=["AVX2", "NEON"],
 )
-def test_other_vector_units(target: Target) -> None:
+def test_other_vector_units(target: Cpu) -> None:
     if TARGET.lanes < target.lanes:
         pytest.skip(f"this machine's vectors hold {TARGET.lanes} values")
     check_sketch(Winograd(4), _conv(1, 9, 10, 12, 24, bias=1), target, samples=1)

@@ -15,7 +15,7 @@ from stormdrop.codegen.cuda import cuda_source, launches, resources_of
 from stormdrop.codegen.serial_loops import with_serial_loops
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction
 from stormdrop.sketches.gpu.features import estimated_seconds
@@ -48,7 +48,7 @@ def test_the_right_answer(name: str) -> None:
     for sketch, space in applicable:
         points = [space.origin, *(space.sample(rng) for _ in range(3))]
         functions = [with_serial_loops(sketch.apply(work, A100, space.config(point)).main) for point in points]
-        for point, kernel in zip(points, compile_together(functions, Target.detect().tvm()), strict=True):
+        for point, kernel in zip(points, compile_together(functions, Cpu.detect().tvm()), strict=True):
             outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in work.outputs]
             kernel.call(*(tvm.runtime.tensor(array) for array in inputs), *outputs)
             for output, wanted in zip(outputs, expected, strict=True):

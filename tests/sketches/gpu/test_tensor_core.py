@@ -16,7 +16,7 @@ from stormdrop.codegen.cuda import cuda_source, launches, resources_of
 from stormdrop.codegen.serial_loops import with_serial_loops
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.gpu.contraction import GpuContraction
 from stormdrop.sketches.gpu.tensor_core import GpuTensorCore, schedule_matmul
@@ -40,7 +40,7 @@ def test_the_right_answer_with_plain_loops(workload: Workload) -> None:
     (expected,) = evaluate_graph(workload.graph, inputs)
     configs = [space.config(point) for point in (space.origin, *(space.sample(rng) for _ in range(4)))]
     functions = [with_serial_loops(schedule_matmul(workload, config, tensorized=False)) for config in configs]
-    for config, kernel in zip(configs, compile_together(functions, Target.detect().tvm()), strict=True):
+    for config, kernel in zip(configs, compile_together(functions, Cpu.detect().tvm()), strict=True):
         output = tvm.runtime.empty(expected.shape, "float16")
         kernel.call(*map(tvm.runtime.tensor, inputs), output)
         np.testing.assert_array_equal(output.numpy(), expected, err_msg=str(config))

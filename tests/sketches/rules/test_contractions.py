@@ -9,13 +9,13 @@ from tvm import te
 from stormdrop import operators
 from stormdrop.ir.reference import evaluate
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.rules import derive
 from stormdrop.testing.sketches import check_sketch
 
 pytestmark = pytest.mark.compiles
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 
 
 def chain() -> Workload:

@@ -12,11 +12,11 @@ from tvm import te
 
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.rules import CPU_RULES, Annotation, Applies, Nest, Rule, State, blocks, derive
 from stormdrop.testing.sketches import check_sketch
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 
 
 def names(workload: Workload) -> list[str]:

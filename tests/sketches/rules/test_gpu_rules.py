@@ -22,7 +22,7 @@ from stormdrop.codegen.gpu_check import cross_check
 from stormdrop.codegen.opencl import build_opencl
 from stormdrop.errors import SpaceError, TargetError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS, Gpu
 from stormdrop.machine.opencl import opencl_devices
 from stormdrop.sketches.registry import sketches_for
@@ -119,7 +119,7 @@ def test_rules_of_the_wrong_kind_of_machine_are_refused() -> None:
     with pytest.raises(TargetError, match="a rule for CPUs is applied for target a100"):
         derive(workload, A100, CPU_RULES)
     with pytest.raises(TargetError, match="a rule for GPUs is applied for target cpu"):
-        derive(workload, Target.detect(), GPU_RULES)
+        derive(workload, Cpu.detect(), GPU_RULES)
 
 
 @pytest.mark.compiles
@@ -198,7 +198,7 @@ def test_the_cuda_source_stages_operands_and_shares_reductions() -> None:
 
 @pytest.mark.compiles
 def test_constant_matrices_become_numbers_on_both_kinds_of_machine() -> None:
-    workload, target = transform(), Target.detect()
+    workload, target = transform(), Cpu.detect()
     (sketch,) = sd.rules.derive(workload, target)
     assert "simplify" in {rule.name for rule, _ in sketch.function.steps}  # type: ignore[attr-defined]
     check_sketch(sketch, workload, target, samples=5)

@@ -9,11 +9,11 @@ from tvm import te
 
 from stormdrop import operators
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.sketches.rules import derive
 from stormdrop.testing.sketches import check_sketch
 
-TARGET = Target.detect()
+TARGET = Cpu.detect()
 
 
 @pytest.mark.compiles
@@ -59,8 +59,8 @@ def test_a_large_sum_runs_in_parallel_and_in_vectors() -> None:
 def test_where_stages_can_be_computed_does_not_depend_on_the_length_of_vectors() -> None:
     """A width of 4 does not divide 35 channels, and one of 8 leaves 7."""
     workload = operators.pool2d(1, 17, 17, 35, 3, 3, kind="avg")
-    board = Target.parse("cpu/cortex-a72")
-    assert isinstance(board, Target)
+    board = parse_machine("cpu/cortex-a72")
+    assert isinstance(board, Cpu)
     for cores in (1, 4):
         target = replace(board, cores=cores)
         (sketch,) = derive(workload, target)

@@ -36,12 +36,12 @@ class ScheduledOperator:
 
         from ...codegen.compile import compile_kernel
         from ...ir.reference import evaluate
-        from ...machine.cpu import Target
+        from ...machine.cpu import Cpu
 
         arrays = list(inputs)
         for index, transform in variant.transforms.items():
             arrays[index] = evaluate(transform, [arrays[index]])[0]
-        self._kernel = compile_kernel(variant.main, Target.detect().tvm())
+        self._kernel = compile_kernel(variant.main, Cpu.detect().tvm())
         self._outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
         self._arguments = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays] + self._outputs
         self.versions = {"tvm": tvm.__version__}
@@ -61,13 +61,13 @@ class TunedOperator(ScheduledOperator):
     def __init__(
         self, workload: Workload, sketch: str, config: Mapping[str, Any], inputs: Sequence[Array], threads: int
     ) -> None:
-        from ...machine.cpu import Target
+        from ...machine.cpu import Cpu
         from ...sketches.registry import cpu_sketches
 
         known = {registered.name: registered for registered in cpu_sketches()}
         if sketch not in known:
             raise Unavailable(f"there is no sketch {sketch!r}; {hint(sketch, sorted(known))}")
-        variant = known[sketch].apply(workload, Target.detect(), config)
+        variant = known[sketch].apply(workload, Cpu.detect(), config)
         super().__init__(workload, variant, inputs, {"threads": threads, "sketch": sketch, "config": dict(config)})
 
 

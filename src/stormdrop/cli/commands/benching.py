@@ -58,7 +58,7 @@ def bench(
     with output.stdout_for_json(as_json):
         from ... import operators
         from ...bench.bench import bench as time_beside_peers
-        from ...machine.cpu import Target, require_cpu
+        from ...machine.cpu import parse_machine, require_cpu
 
         path = Path(what)
         is_file = path.exists() or path.suffix in (".onnx", ".sd") or len(path.parts) > 1
@@ -66,7 +66,7 @@ def bench(
             raise OperatorError(f"{what} is a model and takes no arguments such as {(arguments or [''])[0]}")
         subject = path if is_file else operators.create(what, values)
         otherwise = f"target {target}: bench times kernels for CPUs only; benchmarks/gpu/run.py times kernels for GPUs"
-        machine = require_cpu(Target.parse(target), otherwise)
+        machine = require_cpu(parse_machine(target), otherwise)
         with options.tuning_records(db) as store, Reporter(None) as progress:
             result = time_beside_peers(
                 subject,

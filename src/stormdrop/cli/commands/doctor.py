@@ -28,7 +28,7 @@ def doctor(
 ) -> None:
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
     with output.stdout_for_json(as_json):
-        from ...machine.cpu import Target
+        from ...machine.cpu import Cpu
         from ...machine.gpu import GPUS, target_name
         from ...machine.known_cpus import KNOWN_CPUS
         from ...machine.limits.memory_rates import memory_rates
@@ -40,7 +40,7 @@ def doctor(
         from ...records import default_path
         from .listing import plugin_status
 
-        target = Target.detect()
+        target = Cpu.detect()
         limits, units = peak(target, refresh=refresh), unit_rates(target, refresh=refresh)
         memory = memory_rates(target, refresh=refresh)
         document: dict[str, Any] = {

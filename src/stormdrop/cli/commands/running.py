@@ -110,14 +110,14 @@ def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None)
         feeds: Its inputs.
         trace: The file to write a trace of the profiled executions to; None for none.
     """
-    from ...machine.cpu import Target
+    from ...machine.cpu import Cpu
     from ...machine.limits.peak import peak
     from ...model.call_record import CallRecorder
     from ...model.profile import profile
 
     limits = None
     try:
-        limits = asdict(peak(Target.detect()))
+        limits = asdict(peak(Cpu.detect()))
     except MeasureError as error:
         print(f"no roofline: {error}", file=sys.stderr)
     recorder = None if trace is None else CallRecorder()

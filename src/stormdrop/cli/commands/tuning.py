@@ -99,11 +99,11 @@ def tune_op(
     with output.stdout_for_json(as_json):
         prepare("stormdrop.measure.worker.worker", here=True)
         from ... import operators
-        from ...machine.cpu import Target, keeping_denormals
+        from ...machine.cpu import keeping_denormals, parse_machine
         from ...tuning.tune import tune_with
 
         workload = operators.create(operator, values)
-        machine = Target.parse(target).with_runner(place)
+        machine = parse_machine(target).with_runner(place)
         limit = _limit(tune_options, DEFAULT_SECONDS)
         opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
         with (

@@ -14,7 +14,7 @@ from ...errors import MeasureError
 from ..process.child_process import ChildProcess
 
 if TYPE_CHECKING:
-    from ..cpu import Target
+    from ..cpu import Cpu
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ _FEWEST = 5  # windows, however long they are
 _TIMEOUT = 60.0  # seconds; the two figures of the peak take about 2 s, and up to 4 s more beside other work
 
 
-def shape_of(target: Target) -> dict[str, Any]:
+def shape_of(target: Cpu) -> dict[str, Any]:
     """What a measuring process has to know of the machine: cores, vector unit, last cache."""
     return {
         "mcpu": target.mcpu,

@@ -26,7 +26,7 @@ from .measuring import measured_in_child, shape_of
 
 if TYPE_CHECKING:
     from ..contract import Machine
-    from ..cpu import Target
+    from ..cpu import Cpu
 
 _METHOD = 1  # part of the key of what is kept: raise it when what is measured changes
 _DISTINCT = 1.25  # times as fast as memory: what is slower than that is no cache worth the name
@@ -58,7 +58,7 @@ class MemoryRates:
     undisturbed: bool = True
 
 
-def memory_rates(target: Target, refresh: bool = False, deadline: float = math.inf) -> MemoryRates:
+def memory_rates(target: Cpu, refresh: bool = False, deadline: float = math.inf) -> MemoryRates:
     """The rates of this machine's memory and caches.
 
     The measurement takes some three seconds and waits for the machine-wide lock. It is kept per machine, as the peak
@@ -85,15 +85,15 @@ def measure_caches_within(target: Machine, seconds: float | None) -> None:
         target: The machine, with the number of cores to use. Another machine than this one is not measured.
         seconds: The wall seconds of the tuning; None is no bound.
     """
-    from ..cpu import Target
+    from ..cpu import Cpu
 
-    if not isinstance(target, Target) or target.runner or target.triple or not target.l3:
+    if not isinstance(target, Cpu) or target.runner or target.triple or not target.l3:
         return
     with contextlib.suppress(MeasureError):  # a tuning does with what is reported
         _kept(target).within(lambda: _measure_in_child(target), _COST, seconds)
 
 
-def cached_bytes(target: Target) -> int:
+def cached_bytes(target: Cpu) -> int:
     """The bytes that the caches of a machine hold: as measured, if it is this one and was measured, or as reported.
 
     What a tuning records does not depend on it: spaces are made for what is reported.
@@ -105,7 +105,7 @@ def cached_bytes(target: Target) -> int:
     return target.caches if known is None else min(known, target.caches)
 
 
-def known_cached(target: Target) -> int | None:
+def known_cached(target: Cpu) -> int | None:
     """The bytes that this machine's caches hold, if they were measured undisturbed; it measures nothing.
 
     Args:
@@ -149,11 +149,11 @@ def last_cache(sizes: Sequence[int], read: Sequence[float], second: int, third: 
     return max(second, min(round(inside), whole))
 
 
-def _path(target: Target) -> Path:
+def _path(target: Cpu) -> Path:
     return kept_file("memory", [_METHOD, target.cpu, target.cores, target.l1, target.l2, target.l3, target.l3s])
 
 
-def _kept(target: Target) -> KeptMeasurement[MemoryRates]:
+def _kept(target: Cpu) -> KeptMeasurement[MemoryRates]:
     return KeptMeasurement(_path(target), asdict, _read, lambda known: known.undisturbed)
 
 
@@ -165,7 +165,7 @@ def _read(document: Any) -> MemoryRates:
     return rates
 
 
-def _measure_in_child(target: Target) -> MemoryRates:
+def _measure_in_child(target: Cpu) -> MemoryRates:
     shape = {**shape_of(target), "l2s": target.cores * target.l2, "l3s": target.l3s * target.l3}
     serve = "stormdrop.machine.limits.memory_loops:serve_memory_rates"
     return measured_in_child(serve, shape, MemoryRates, "measuring this machine's memory")

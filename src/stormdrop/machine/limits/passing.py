@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..cpu import Target
+from ..cpu import Cpu
 from .memory_rates import cached_bytes
 
 _HELD = 0.5  # of caches: a model's weights that are more than this leave them between two executions of a kernel
@@ -32,7 +32,7 @@ class Passing:
     place: str
 
 
-def passing_between(target: Target, constants: int) -> Passing | None:
+def passing_between(target: Cpu, constants: int) -> Passing | None:
     """What passes through the caches between two executions of a kernel of a model.
 
     Args:

@@ -23,7 +23,7 @@ from .measuring import measured_in_child, shape_of
 
 if TYPE_CHECKING:
     from ..contract import Machine
-    from ..cpu import Target
+    from ..cpu import Cpu
 
 _COST = 3.0  # seconds, about, of a measurement
 _METHOD = 1  # part of the cache's key: raise it when what is measured changes
@@ -61,7 +61,7 @@ def peak(target: Machine, refresh: bool = False, deadline: float = math.inf) -> 
 
     Example:
         >>> import stormdrop as sd
-        >>> sd.peak(sd.Target.parse("cuda/a100")).flops
+        >>> sd.peak(sd.parse_machine("cuda/a100")).flops
         19500000000000.0
     """
     if target.stated_limits is not None:
@@ -82,14 +82,14 @@ def known_peak(target: Machine) -> Peak | None:
 
     Example:
         >>> import stormdrop as sd
-        >>> known_peak(sd.Target.parse("cuda/a100")).flops
+        >>> known_peak(sd.parse_machine("cuda/a100")).flops
         19500000000000.0
     """
     if target.stated_limits is not None:
         return Peak(*target.stated_limits)
-    from ..cpu import Target
+    from ..cpu import Cpu
 
-    if not isinstance(target, Target) or target.runner:
+    if not isinstance(target, Cpu) or target.runner:
         return None
     return _kept(target).known()
 
@@ -101,9 +101,9 @@ def peak_within(target: Machine, seconds: float | None) -> Peak | None:
         target: The machine, with the number of cores to use.
         seconds: The wall seconds of the tuning; None is no bound.
     """
-    from ..cpu import Target
+    from ..cpu import Cpu
 
-    if target.stated_limits is not None or not isinstance(target, Target) or target.runner:
+    if target.stated_limits is not None or not isinstance(target, Cpu) or target.runner:
         return known_peak(target)
     try:
         return _kept(target).within(lambda: _measure_in_child(shape_of(target)), _COST, seconds)
@@ -111,12 +111,12 @@ def peak_within(target: Machine, seconds: float | None) -> Peak | None:
         return known_peak(target)
 
 
-def cache_path(target: Target) -> Path:
+def cache_path(target: Cpu) -> Path:
     """The file that keeps the limits of this machine, one per CPU model, core count and vector unit."""
     return kept_file("peak", [_METHOD, target.cpu, target.mcpu, target.cores, target.lanes, target.registers])
 
 
-def _kept(target: Target) -> KeptMeasurement[Peak]:
+def _kept(target: Cpu) -> KeptMeasurement[Peak]:
     def write(measured: Peak) -> dict[str, Any]:
         return {"cpu": target.cpu, "cores": target.cores, **asdict(measured)}
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cpu import Target
+from ..cpu import Cpu
 from ..tiles import ask_for_tiles
 from ..units import Unit
 from .measuring import best_window
@@ -73,7 +73,7 @@ class Loop:
     tiles: bool = False
 
     @classmethod
-    def of_float32(cls, target: Target) -> Loop:
+    def of_float32(cls, target: Cpu) -> Loop:
         """The loop of float32 multiply-adds, with which units are compared.
 
         Args:
@@ -85,7 +85,7 @@ class Loop:
         )
 
     @classmethod
-    def of(cls, unit: Unit, target: Target) -> Loop:
+    def of(cls, unit: Unit, target: Cpu) -> Loop:
         """The loop of a unit.
 
         Args:
@@ -223,7 +223,7 @@ def loop_function(loop: Loop, cores: int) -> Any:
         return builder.get()
 
 
-def compiled_loop(loop: Loop, target: Target) -> Callable[[int], float]:
+def compiled_loop(loop: Loop, target: Cpu) -> Callable[[int], float]:
     """A loop as a callable that takes a number of steps, runs them on each core, and returns the seconds.
 
     Args:
@@ -267,7 +267,7 @@ def rate_of(loop: Loop, run: Callable[[int], float], cores: int) -> tuple[float,
     return float(cores * steps * loop.instructions * loop.operations) / seconds, undisturbed
 
 
-def serve_rates(connection: Connection, target: Target, units: Sequence[Unit]) -> None:
+def serve_rates(connection: Connection, target: Cpu, units: Sequence[Unit]) -> None:
     """Measures units in a child process, whose parent holds the machine-wide lock.
 
     Sends True once it has measured float32, and then for each unit the rate of float32, the rate of the unit, and

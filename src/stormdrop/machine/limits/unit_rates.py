@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MeasureError
-from ..cpu import Target
+from ..cpu import Cpu
 from ..process.child_process import ChildProcess
 from ..units import UNITS, Unit, units_with
 from .kept_measurements import KeptMeasurement, kept_file
@@ -58,7 +58,7 @@ class UnitRate:
         return "" if self.unit.used else "no kernel of this version uses it"
 
 
-def unit_rates(target: Target, refresh: bool = False, deadline: float = math.inf) -> tuple[UnitRate, ...]:
+def unit_rates(target: Cpu, refresh: bool = False, deadline: float = math.inf) -> tuple[UnitRate, ...]:
     """The units of this machine with their measured rates.
 
     The measurement takes about two seconds and waits for the machine-wide lock. A unit whose loop ends the measuring
@@ -80,7 +80,7 @@ def unit_rates(target: Target, refresh: bool = False, deadline: float = math.inf
     return kept.get(lambda: _measure(target), refresh, deadline)
 
 
-def _path(target: Target) -> Path:
+def _path(target: Cpu) -> Path:
     return kept_file("units", [_METHOD, target.cpu, target.mcpu, target.cores, list(target.features)])
 
 
@@ -109,7 +109,7 @@ class _Measured:
     problem: str = ""
 
 
-def _measure(target: Target) -> tuple[UnitRate, ...]:
+def _measure(target: Cpu) -> tuple[UnitRate, ...]:
     """The rates of all units, by one process, and by one more for each unit that ends a process."""
     units, found = units_with(target.features), list[_Measured]()
     while len(found) < len(units):
@@ -121,7 +121,7 @@ def _measure(target: Target) -> tuple[UnitRate, ...]:
     )
 
 
-def _measure_in_child(target: Target, units: Sequence[Unit]) -> list[_Measured]:
+def _measure_in_child(target: Cpu, units: Sequence[Unit]) -> list[_Measured]:
     """What is found of the first units: of all, or of those up to the one that ends the process."""
     serve = f"{__package__}.unit_loops:serve_rates"
     child = ChildProcess(serve, (target, units), {"TVM_NUM_THREADS": str(target.cores)}, LOADS)

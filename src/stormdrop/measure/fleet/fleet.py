@@ -25,7 +25,7 @@ import cloudpickle
 from ...errors import InputError, LockTimeout, MeasureError
 from ...machine import threads
 from ...machine.contract import CPU, Machine
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ..contract import Site
 from ..places import Place, PlacesMeasurer
 from . import ray_cluster
@@ -95,7 +95,7 @@ class Fleet(Site):
         return self.leases[0].identity
 
     @property
-    def target(self) -> Target:
+    def target(self) -> Cpu:
         """The machine that kernels are made for, and that measurements are recorded of."""
         return self.identity.target
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...machine.detect import llvm_host
 from ...machine.limits.measuring import measured_in_child, shape_of
 from ...machine.limits.peak_loops import measure_flops
@@ -38,11 +38,11 @@ class MachineIdentity:
         features: a digest of LLVM's names of its instruction set extensions; equal sets have equal digests.
 
     Example:
-        >>> MachineIdentity(Target.parse("cpu/neoverse-n1"), "0a1b2c3d").kind
+        >>> MachineIdentity(parse_machine("cpu/neoverse-n1"), "0a1b2c3d").kind
         'Arm Neoverse N1, 64 cores'
     """
 
-    target: Target
+    target: Cpu
     features: str
 
     @property
@@ -72,10 +72,10 @@ def identify() -> MachineIdentity:
         True
     """
     _, features = llvm_host()
-    return MachineIdentity(Target.detect(), hashlib.sha256(" ".join(sorted(features)).encode()).hexdigest()[:8])
+    return MachineIdentity(Cpu.detect(), hashlib.sha256(" ".join(sorted(features)).encode()).hexdigest()[:8])
 
 
-def calibrate(target: Target, deadline: float = math.inf) -> Calibration:
+def calibrate(target: Cpu, deadline: float = math.inf) -> Calibration:
     """Runs the calibration kernel on this machine, while nobody else measures.
 
     Args:

@@ -178,7 +178,7 @@ class Metadata:
         name: The name of the model.
         inputs: The inputs, in the order in which a call takes them.
         outputs: The outputs, in the order in which a call returns them.
-        target: The fields of the `Target` that the model was compiled for.
+        target: The fields of the `Cpu` that the model was compiled for.
         cpu: The name of the CPU that it was compiled for.
         features: The instruction set extensions that its kernels may use, by LLVM's names.
         fallbacks: The tasks that no sketch scheduled.

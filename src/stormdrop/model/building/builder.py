@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 
 from ...errors import SpaceError
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...sketches.contract import AnySketch, Variant
 from ...sketches.registry import BUILTIN
 from ...tuning.options import TuneOptions
@@ -46,7 +46,7 @@ class ModelBuilder:
         self,
         graph: Graph,
         tasks: Sequence[TunedTask],
-        target: Target,
+        target: Cpu,
         options: TuneOptions,
         provenance: Mapping[str, Any],
         board: Board | None = None,
@@ -98,12 +98,12 @@ class ModelBuilder:
         """The TensorIR of a task's kernel with this schedule, as text; None if the schedule is a plain one."""
         return None if choice == PLAIN else str(self._schedules[index].variant(choice).main.script())
 
-    def _variants(self, combination: Mapping[int, Choice], target: Target | None = None) -> dict[int, Variant]:
+    def _variants(self, combination: Mapping[int, Choice], target: Cpu | None = None) -> dict[int, Variant]:
         """The variants of the tasks, for their own target or another one; what has none gets a plain schedule."""
         chosen = {index: choice for index, choice in combination.items() if choice != PLAIN}
         return {index: self._schedules[index].variant(choice, target=target) for index, choice in chosen.items()}
 
-    def _placed(self, combination: Mapping[int, Choice], target: Target | None = None) -> PlacedVariant | None:
+    def _placed(self, combination: Mapping[int, Choice], target: Cpu | None = None) -> PlacedVariant | None:
         if not self._places:
             return None
         return lambda index, where: self._schedules[index].variant(combination[index], where, target)
@@ -169,7 +169,7 @@ class TaskSchedules:
         assert self.task.kernel is not None
         return self.task.kernel.workload.key
 
-    def variant(self, choice: Choice, where: Place | None = None, target: Target | None = None) -> Variant:
+    def variant(self, choice: Choice, where: Place | None = None, target: Cpu | None = None) -> Variant:
         """The schedule of a choice, which is made at the first call.
 
         Args:
@@ -183,7 +183,7 @@ class TaskSchedules:
             self._variants[key] = self._scheduled(name, config, where, target)
         return self._variants[key]
 
-    def _scheduled(self, name: str, config: Mapping[str, Any], where: Place | None, target: Target | None) -> Variant:
+    def _scheduled(self, name: str, config: Mapping[str, Any], where: Place | None, target: Cpu | None) -> Variant:
         kernel = self.task.kernel
         assert kernel is not None
         workload = kernel.workload if where is None else kernel.workload.placed(where.offset, where.total)

@@ -16,7 +16,7 @@ from tvm.relax import vm_build
 from ...codegen.needed_features import needed_features as units_of
 from ...errors import ModelError, one_line
 from ...ir.attributes import UNALIGNED
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...machine.tiles import permit
 from ...sketches.contract import Variant
 from ..artifact.artifact import CompiledModel
@@ -57,7 +57,7 @@ _PLACED = "at{}_of{}"
 def build(
     graph: Graph,
     variants: Mapping[int, Variant],
-    target: Target,
+    target: Cpu,
     *,
     place: PlacedVariant | None = None,
     provenance: Mapping[str, Any] | None = None,
@@ -188,7 +188,7 @@ def apply_variants(
     return mod, tuple(fallbacks), mutator.symbols
 
 
-def _linked(mods: Sequence[tvm.IRModule], library: KernelLibrary, target: Target) -> Program:
+def _linked(mods: Sequence[tvm.IRModule], library: KernelLibrary, target: Cpu) -> Program:
     """The program of the modules of all sizes, with the kernels of the library."""
     parts, values = zip(*(without_constants(each, LEAST) for each in mods), strict=True)
     weights = tuple(tuple(constants.values()) for constants in values)

@@ -20,7 +20,7 @@ from tvm import tirx
 
 from ...codegen.compile import PASS_CONFIG
 from ...codegen.lowering import PIPELINE
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 
 _PER_CORE = 2
 """Modules per core: more of them balance the threads better, and each costs 10 ms for what TVM adds to it."""
@@ -37,7 +37,7 @@ class KernelLibrary:
         target: The machine to compile for.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Cpu) -> None:
         self._target = target
         self._symbols: dict[tuple[str, tvm_ffi.StructuralKey], str] = {}
         self._functions: dict[str, tirx.PrimFunc] = {}  # by symbol

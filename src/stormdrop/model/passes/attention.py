@@ -22,7 +22,7 @@ from ...errors import UnsupportedFunction
 from ...ir.expressions import rewrite_loads, simplified
 from ...ir.stages import Stage, StageGraph, intermediate, shape_of
 from ...ir.workload import canonical, canonical_stages
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...sketches.cpu.row_blocks import Chain, find_chain
 from ...sketches.registry import BUILTIN
 from ...tuning.options import FLOAT32, TuneOptions
@@ -34,7 +34,7 @@ _DEFAULTS = TuneOptions()
 _LEAST_RATIO = 4  # of the scores to the second caches of all cores, from which on one kernel pays
 
 
-def with_attention(graph: Graph, target: Target, options: TuneOptions = _DEFAULTS) -> Graph:
+def with_attention(graph: Graph, target: Cpu, options: TuneOptions = _DEFAULTS) -> Graph:
     """The graph with one kernel for each attention that is large for the caches of a machine.
 
     Args:
@@ -64,7 +64,7 @@ class _Attention:
     joined: _Joined
 
 
-def _fused(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+def _fused(mod: tvm.IRModule, target: Cpu) -> tvm.IRModule:
     """The module with these calls of `main` replaced; the module itself if there are none."""
     calls = _Calls(mod)
     found = [attention for variable in calls.made if (attention := calls.attention(variable, target)) is not None]
@@ -87,7 +87,7 @@ class _Calls:
         self._uses = Counter(variable for binding in bindings for variable in variables_of(binding.value))
         self._uses.update(variables_of(mod["main"].body.body))
 
-    def attention(self, last: relax.Var, target: Target) -> _Attention | None:
+    def attention(self, last: relax.Var, target: Cpu) -> _Attention | None:
         """The attention whose result is a variable, if there is one, and if one kernel pays on a machine."""
         for weights in self.made[last].args[1].fields:
             if not self._has_one_reader(weights) or len(self.made[weights].args[1].fields) != 1:
@@ -101,7 +101,7 @@ class _Calls:
         """Whether a kernel makes a value, and nothing else but one call reads it."""
         return value in self.made and self._uses[value] == 1
 
-    def _with_moves(self, variables: list[relax.Var], target: Target) -> _Attention | None:
+    def _with_moves(self, variables: list[relax.Var], target: Cpu) -> _Attention | None:
         """What makes these variables, and what lays out its operands if nothing else reads that, as one call."""
         joined = self._join(variables)
         chain = _chain(joined)
@@ -187,7 +187,7 @@ def _chain(joined: _Joined | None) -> Chain | None:
         return None
 
 
-def _pays(chain: Chain, target: Target) -> bool:
+def _pays(chain: Chain, target: Cpu) -> bool:
     """Whether the scores of one head do not fit a first cache, and those of all heads exceed the second ones by far."""
     if not target.l1 or not target.l2:
         return False  # nothing is known of the caches

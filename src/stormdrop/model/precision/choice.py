@@ -18,7 +18,7 @@ from typing import Any
 from ...errors import ModelError
 from ...ir.contractions.contraction import is_contraction
 from ...ir.stages import StageGraph
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...report.formatting import precision_in_words
 from ...sketches.knowledge import multiplies_bfloat16
 from ...tuning.options import AUTO, FLOAT32, TuneOptions
@@ -117,7 +117,7 @@ class PrecisionReport:
         }
 
 
-def in_precision(graph: Graph, references: list[Reference], options: TuneOptions, machine: Target) -> Lowering:
+def in_precision(graph: Graph, references: list[Reference], options: TuneOptions, machine: Cpu) -> Lowering:
     """A model in the precision that the options ask for.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 
 from ...errors import LockTimeout, ModelError
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...machine.sharing.foreign_load import LoadWatch, read_counters
 from ...machine.sharing.lock import MachineLock
 from ...measure.timing import FEWEST_ROUNDS, rounds_within
@@ -54,7 +54,7 @@ def execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
     return clock.perf_counter() - start
 
 
-def choose_parts(graph: Graph, machine: Target, feeds: Sequence[Feeds], run: TuningRun) -> Graph:
+def choose_parts(graph: Graph, machine: Cpu, feeds: Sequence[Feeds], run: TuningRun) -> Graph:
     """Lets onnxruntime run all of a model if its parts take most of the time that it needs for all of it.
 
     Its parts, or the only part in their place, have one thread where they are faster with it, alone on the machine. If
@@ -86,7 +86,7 @@ def choose_parts(graph: Graph, machine: Target, feeds: Sequence[Feeds], run: Tun
     return graph
 
 
-def _seconds(graph: Graph, examples: dict[int, list[Array]] | None, machine: Target, run: TuningRun) -> float:
+def _seconds(graph: Graph, examples: dict[int, list[Array]] | None, machine: Cpu, run: TuningRun) -> float:
     """The seconds that the parts of all sizes take, each as often as a size has it, with the numbers of threads chosen.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 
 from ...errors import shown
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...report.formatting import ascii_time
 from ...statistics import Interval
 from ..artifact.artifact import CompiledModel
@@ -57,7 +57,7 @@ class ModelResult:
 
     model: CompiledModel
     name: str
-    target: Target
+    target: Cpu
     search: str
     seed: int
     seconds: float

@@ -28,7 +28,7 @@ from typing_extensions import Self
 from ... import events
 from ...errors import LockTimeout, MeasureError, UnsupportedFunction
 from ...ir.workload import Workload
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...machine.limits.memory_rates import cached_bytes
 from ...machine.limits.passing import passing_between
 from ...machine.limits.peak import known_peak
@@ -61,7 +61,7 @@ _FASTER = 2.0  # the true bandwidth is at most this many times the measured one
 
 def tune_tasks(
     graph: Graph,
-    target: Target,
+    target: Cpu,
     options: TuneOptions,
     budget: Budget,
     store: Store,
@@ -109,7 +109,7 @@ def tune_tasks(
     return TunedTasks([task.tuned() for task in tasks], interrupted, curve, seconds)
 
 
-def recorded_tasks(graph: Graph, target: Target, options: TuneOptions, store: Store | None) -> TunedTasks:
+def recorded_tasks(graph: Graph, target: Cpu, options: TuneOptions, store: Store | None) -> TunedTasks:
     """The tasks of a graph with what the records say about them, without measuring anything.
 
     Args:
@@ -127,7 +127,7 @@ def recorded_tasks(graph: Graph, target: Target, options: TuneOptions, store: St
     return TunedTasks([task.tuned() for task in tasks], False, [])
 
 
-def _tasks(graph: Graph, target: Target, options: TuneOptions, runner_asked: bool = False) -> list[ScheduledTask]:
+def _tasks(graph: Graph, target: Cpu, options: TuneOptions, runner_asked: bool = False) -> list[ScheduledTask]:
     """The tasks of a graph, each with its kernel, or with the reason why it has none."""
     passing = None if target.runner else passing_between(target, graph.constant_bytes)
     own = dataclasses.replace(options, trials=None, seconds=None)
@@ -150,7 +150,7 @@ class _Scheduler:
         self,
         graph: Graph,
         tasks: Sequence[ScheduledTask],
-        target: Target,
+        target: Cpu,
         options: TuneOptions,
         budget: Budget,
         store: Store,
@@ -401,14 +401,14 @@ def _turn(session: Session) -> int | None:
     return searcher.turn if isinstance(searcher, GeneratorSearch) else None
 
 
-def _limits(target: Target) -> tuple[float, float]:
+def _limits(target: Cpu) -> tuple[float, float]:
     """The most FLOP/s and bytes/s; infinite if they are not known."""
     limits = known_peak(target)
     return (math.inf, math.inf) if limits is None else (limits.flops, limits.bandwidth)
 
 
 def _least_seconds(
-    workload: Workload, target: Target, limits: tuple[float, float], sketches: Sequence[AnySketch]
+    workload: Workload, target: Cpu, limits: tuple[float, float], sketches: Sequence[AnySketch]
 ) -> float:
     """The least seconds of a call by any of these sketches at the machine's limits.
 

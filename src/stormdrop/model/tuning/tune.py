@@ -16,7 +16,7 @@ from typing import Any
 
 from ... import events
 from ...errors import InputError, ModelError
-from ...machine.cpu import Target, keeping_denormals
+from ...machine.cpu import Cpu, keeping_denormals
 from ...machine.limits.memory_rates import measure_caches_within
 from ...machine.limits.peak import peak_within
 from ...machine.remote import rpc
@@ -56,7 +56,7 @@ def tune_model(
     model: Model,
     *,
     example_inputs: Any = None,
-    target: Target | None = None,
+    target: Cpu | None = None,
     search: str = DEFAULT_SEARCH,
     options: Mapping[str, Any] | None = None,
     trials: int | None = None,
@@ -91,7 +91,7 @@ def tune_model(
             `torch.export.ExportedProgram`; or a Relax `tvm.IRModule`, whose function `main` is the model.
         example_inputs: the inputs of a torch module: a tuple of its positional arguments, or a mapping of those that it
             takes by name. Their values do not matter, their shapes and types do.
-        target: the CPU to tune for; this machine by default. If it has a runner (`Target.with_runner`), the model is
+        target: the CPU to tune for; this machine by default. If it has a runner (`Cpu.with_runner`), the model is
             tuned, verified and timed there, and saved for it; the result's model cannot be run here.
         search: the name of the search.
         options: options of the search, by name.
@@ -171,7 +171,7 @@ def tune_model(
 
 def tune_model_with(
     model: Model,
-    target: Target | None,
+    target: Cpu | None,
     options: TuneOptions,
     *,
     example_inputs: Any = None,
@@ -197,7 +197,7 @@ def tune_model_with(
     run = TuningRun(
         clock.perf_counter() if started is None else started, options.budget(DEFAULT_MODEL_SECONDS), on_progress
     )
-    machine = target or Target.detect()
+    machine = target or Cpu.detect()
     if out is not None:
         check_writable(Path(out))
     if native:
@@ -311,7 +311,7 @@ def _verified(
         return None
 
 
-def _check_native(machine: Target) -> None:
+def _check_native(machine: Cpu) -> None:
     """Raises `InputError` or `ArtifactError` if no native model can be saved for a machine."""
     if machine.runner:
         raise InputError(
@@ -321,7 +321,7 @@ def _check_native(machine: Target) -> None:
     needs_linker()
 
 
-def _check_runs(graph: Graph, machine: Target) -> None:
+def _check_runs(graph: Graph, machine: Cpu) -> None:
     """Raises `ModelError` if a model cannot be verified and timed on the machine that it is for."""
     if machine.runner and graph.foreign.reports:
         operators = sorted({name for part in graph.foreign.reports for name in part.operators})

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ...errors import ArtifactError, SpaceError, one_line
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...machine.limits.peak import known_peak
 from ...space import Space
 from ...tuning.kernel import KernelTask
@@ -226,7 +226,7 @@ def _profile(profile: Profile, model: CompiledModel) -> dict[str, Any]:
     return document
 
 
-def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, target: Target, values: Values) -> str:
+def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, target: Cpu, values: Values) -> str:
     """The command line of a tuning."""
     words = ["stormdrop", "tune", source, "--search", options.search, "--seed", str(options.seed)]
     if options.trials is not None:

@@ -19,7 +19,7 @@ from ...errors import UnsupportedFunction
 from ...ir.elementary import expand_for_cpu
 from ...ir.stages import assemble
 from ...ir.workload import Workload
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...space import Categorical, Constraint, Knob, Ordinal, Space
 from ..contract import Variant
 from .contractions.contraction_shape import fits_registers
@@ -56,7 +56,7 @@ class Attention:
     name: ClassVar[str] = "attention"
     max_error: ClassVar[float] = 0.0
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         """The tilings whose scores fit a second cache; None for another function.
 
         The knobs:
@@ -70,11 +70,11 @@ class Attention:
         """
         return _space(workload, target)
 
-    def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    def estimate(self, workload: Workload, target: Cpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations."""
         return _cycles(_chain(workload), knobs, target)
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration.
 
         Raises:
@@ -93,7 +93,7 @@ def _chain(workload: Workload) -> Chain:
 
 
 @lru_cache(maxsize=64)
-def _space(workload: Workload, target: Target) -> Space | None:
+def _space(workload: Workload, target: Cpu) -> Space | None:
     try:
         chain = _chain(workload)
     except UnsupportedFunction:
@@ -142,7 +142,7 @@ def _factors(product: Product) -> list[int]:
     return sorted({1, *factors[-2:]})
 
 
-def _cycles(chain: Chain, knobs: Mapping[str, NDArray[Any]], target: Target) -> NDArray[np.float64]:
+def _cycles(chain: Chain, knobs: Mapping[str, NDArray[Any]], target: Cpu) -> NDArray[np.float64]:
     """Cycles until the last core is done: products, softmax, and what they read from which cache."""
     rows, height = knobs["rows"], knobs["rows"] * knobs["block"]
     keys, columns = chain.scores.column.extent, chain.values.column.extent

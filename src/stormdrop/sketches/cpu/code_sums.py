@@ -44,7 +44,7 @@ from ...ir.elementary import EXPONENT_BIAS, MANTISSA_BITS, expand_for_cpu
 from ...ir.expressions import Expr, loads_in, rewrite_loads, substitute, variables
 from ...ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ...ir.workload import Workload
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...space import Constraint, Knob, Ordinal, Space
 from ..contract import Variant
 from .contractions.contraction_shape import fits_registers
@@ -77,7 +77,7 @@ class CodeSums:
     name: ClassVar[str] = "code_sums"
     max_error: ClassVar[float] = 1e-5
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         """The tilings whose sums fit the register file; None for another function.
 
         The knobs:
@@ -88,11 +88,11 @@ class CodeSums:
         """
         return _space(workload, target)
 
-    def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    def estimate(self, workload: Workload, target: Cpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations."""
         return _cycles(_product(workload), knobs, target)
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration.
 
         Raises:
@@ -214,7 +214,7 @@ def _code_and_zero(value: Expr) -> tuple[Expr, Expr | None]:
 
 
 @lru_cache(maxsize=64)
-def _space(workload: Workload, target: Target) -> Space | None:
+def _space(workload: Workload, target: Cpu) -> Space | None:
     try:
         product = _product(workload)
     except UnsupportedFunction:
@@ -237,7 +237,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
     return with_cheapest_origin(space, lambda columns: _cycles(product, columns, target))
 
 
-def _cycles(product: _Product, knobs: Mapping[str, NDArray[Any]], target: Target) -> NDArray[np.float64]:
+def _cycles(product: _Product, knobs: Mapping[str, NDArray[Any]], target: Cpu) -> NDArray[np.float64]:
     rows, vectors = knobs["rows"], np.ceil(knobs["columns"] / target.lanes)
     steps = product.words * product.places
     groups = math.prod(axis.extent for axis in product.groups)
@@ -251,7 +251,7 @@ def _cycles(product: _Product, knobs: Mapping[str, NDArray[Any]], target: Target
 class _Kernel:
     """The loops of a product at a configuration."""
 
-    def __init__(self, product: _Product, config: Mapping[str, Any], target: Target) -> None:
+    def __init__(self, product: _Product, config: Mapping[str, Any], target: Cpu) -> None:
         contraction = product.contraction
         self._product, self._config, self._target = product, config, target
         (extent,) = row_extents(contraction)

@@ -29,7 +29,7 @@ from tvm.tirx import AttrStmt, For, ForKind, SeqStmt
 from ...ir.expressions import Expr, substitute, tile_start
 from ...ir.segments import segments_of
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, variable
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from .groups import Group, groups_of
 from .nest_rewrites import (
     at_vector,
@@ -70,7 +70,7 @@ class LoopSizes:
     parts: int = 1
 
 
-def default_loops(stages: Sequence[Stage], kept: Collection[Any], target: Target) -> tuple[list[Any], list[Stage]]:
+def default_loops(stages: Sequence[Stage], kept: Collection[Any], target: Cpu) -> tuple[list[Any], list[Stage]]:
     """Loops for stages that stand beside a scheduled kernel, with sizes that no knob changes.
 
     Args:

@@ -16,14 +16,14 @@ from tvm.tirx import PrimFunc
 
 from ...ir import attributes
 from ...ir.workload import Workload
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...space import Categorical, Knob
 
 STORES, NON_TEMPORAL = "stores", "non_temporal"
 """The name of the knob, and its value for stores past the caches. The other value is "cached"."""
 
 
-def stores_knob(workload: Workload, target: Target) -> list[Knob]:
+def stores_knob(workload: Workload, target: Cpu) -> list[Knob]:
     """The knob that says how results are stored, if that is a choice.
 
     It is a choice if the results are larger than the caches, so that nothing finds them there, and if the machine is an

@@ -23,7 +23,7 @@ from tvm.tirx import AttrStmt, Evaluate, For, ForKind, PrimFunc, SeqStmt
 
 from ...ir.expressions import Expr, loads_in, substitute, transform_statement, variables
 from ...ir.stages import shape_of
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...space import Knob, Ordinal
 
 PREFETCH = "prefetch"
@@ -39,7 +39,7 @@ last cache take 5 to 15% longer on a Sapphire Rapids, whose second cache has 2 M
 _READ, _SECOND_CACHE, _DATA = 0, 2, 1  # operands of LLVM's prefetch instruction
 
 
-def prefetch_knob(size: int, target: Target) -> list[Knob]:
+def prefetch_knob(size: int, target: Cpu) -> list[Knob]:
     """The knob, if it may make a difference: if a constant operand is no small part of a second cache.
 
     Args:

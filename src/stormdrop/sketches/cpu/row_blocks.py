@@ -23,7 +23,7 @@ from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import contiguous, inline_well, inlines_well, is_contraction, multiplied_loads
 from ...ir.expressions import Expr, rewrite_loads, substitute, variables
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from .contractions.tiled_contraction import tiled_axis
 from .groups import Row, shared_axes, with_rows
 from .loops import ROW, Loops, LoopSizes, NestLoops, default_loops, sequence, vector_axes
@@ -181,7 +181,7 @@ class RowBlocks:
         target: the machine to schedule for.
     """
 
-    def __init__(self, chain: Chain, sizes: BlockSizes, target: Target) -> None:
+    def __init__(self, chain: Chain, sizes: BlockSizes, target: Cpu) -> None:
         self._chain, self._sizes, self._target = chain, sizes, target
         self._shared, self._height = chain.shared, sizes.rows * sizes.block
         self._buffers = self._kept_in_cache()

@@ -20,7 +20,7 @@ from ...ir.elementary import expand_for_cpu
 from ...ir.expressions import variables, walk
 from ...ir.stages import Stage, StageGraph, assemble
 from ...ir.workload import Workload
-from ...machine.cpu import Target
+from ...machine.cpu import Cpu
 from ...space import Categorical, Constraint, Knob, Ordinal, Space
 from ..contract import Variant
 from .contractions.register_blocked import few_columns
@@ -44,11 +44,11 @@ class Streaming:
     name: ClassVar[str] = "streaming"
     max_error: ClassVar[float] = 0.0
 
-    def yields(self, workload: Workload, target: Target) -> bool:
+    def yields(self, workload: Workload, target: Cpu) -> bool:
         """See `Yielding`: a contraction may have too few columns to fill the vectors of a CPU."""
         return not few_columns(workload, target)
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         """The knobs that make a difference for a workload.
 
         - `vectors`: vectors per step; for a transpose `across` and `columns`, the sides of its tile
@@ -61,7 +61,7 @@ class Streaming:
         """
         return _space(workload, target)
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
         graph = _inlined(workload, config.get("padding") == "inside")
         sizes = _sizes(target, config)
@@ -79,7 +79,7 @@ class Streaming:
 
 
 @lru_cache(maxsize=64)
-def _space(workload: Workload, target: Target) -> Space:
+def _space(workload: Workload, target: Cpu) -> Space:
     lanes, cores = target.lanes, target.cores
     origin: dict[str, Any] = {"vectors": 4, "unroll": 16, "across": lanes, "columns": max(4, lanes // 2), "together": 1}
     knobs: list[Knob] = []
@@ -133,17 +133,17 @@ def _space(workload: Workload, target: Target) -> Space:
     )
 
 
-def _sizes(target: Target, config: Mapping[str, Any]) -> LoopSizes:
+def _sizes(target: Cpu, config: Mapping[str, Any]) -> LoopSizes:
     return LoopSizes(target.lanes, **{knob: config[knob] for knob in _SIZE_KNOBS if knob in config})
 
 
-def _loops(groups: Sequence[Group], target: Target, config: Mapping[str, Any]) -> list[tuple[Group, list[NestLoops]]]:
+def _loops(groups: Sequence[Group], target: Cpu, config: Mapping[str, Any]) -> list[tuple[Group, list[NestLoops]]]:
     """The nests' loops of each parallel loop, with the group that they are of."""
     sizes = _sizes(target, config)
     return [(group, loops) for group in groups for loops in loops_of(group, sizes, target.cores)]
 
 
-def _groups(graph: StageGraph, target: Target, together: bool) -> list[Group]:
+def _groups(graph: StageGraph, target: Cpu, together: bool) -> list[Group]:
     return groups_of(nests_of(graph), graph.parameters, target.cores if together else None)
 
 

@@ -10,7 +10,7 @@ from tvm.s_tir import Schedule
 
 from ...errors import TargetError
 from ...ir.workload import Workload
-from ...machine.cpu import Target, require_cpu
+from ...machine.cpu import Cpu, require_cpu
 from ...machine.gpu import Gpu
 from ..template import Knobs
 
@@ -145,7 +145,7 @@ class State:
         return self.knobs.workload
 
     @property
-    def target(self) -> Target:
+    def target(self) -> Cpu:
         """The CPU that it is scheduled for. Raises `TargetError` if the machine is none."""
         return require_cpu(self.knobs.target, f"a rule for CPUs is applied for target {self.knobs.target.name}")
 

@@ -62,7 +62,7 @@ def derive(workload: Workload, target: Machine, rules: Sequence[Rule] | None = N
     Example:
         >>> import stormdrop as sd
         >>> workload = sd.operators.reduce((65536,), 0)
-        >>> [sketch.name for sketch in sd.rules.derive(workload, sd.Target.parse("cpu/x86-64-v3"))]
+        >>> [sketch.name for sketch in sd.rules.derive(workload, sd.parse_machine("cpu/x86-64-v3"))]
         ['rules.rfactor', 'rules.lanes']
     """
     if rules is None:

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.importer.import_onnx import load_graph
 
@@ -27,4 +27,4 @@ def test_numbers_become_int32_in_a_kernel_that_sketches_take() -> None:
     values = np.array([0.5, -0.9, 7, -(2.0**31), 2.0**31 - 128, 1e10, -np.inf, np.nan], np.float32)
     limits = np.iinfo(np.int32)
     right = [0, 0, 7, limits.min, 2**31 - 128, 2**31 - 128, limits.min, 0]
-    np.testing.assert_array_equal(build(graph, {}, Target.detect())(values), right)
+    np.testing.assert_array_equal(build(graph, {}, Cpu.detect())(values), right)

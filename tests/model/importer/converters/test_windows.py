@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from stormdrop.errors import ModelError
-from stormdrop.machine.cpu import Target
+from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.verification.exact import ExactModel
@@ -100,7 +100,7 @@ def test_windows_stand_where_onnxruntime_has_them(operator: str, opset: int) -> 
 
 
 @pytest.mark.compiles
-def test_a_window_that_runtimes_place_differently_is_refused(target: Target) -> None:
+def test_a_window_that_runtimes_place_differently_is_refused(target: Cpu) -> None:
     """The standard makes 9 rows of 9 with SAME and dilations, as onnxruntime says before it makes 8 of them."""
     case = {"kernel_shape": [2, 2], "dilations": [2, 1], "auto_pad": "SAME_UPPER"}
     graph = load_graph(model_of("MaxPool", [case], 22, 9, 9))

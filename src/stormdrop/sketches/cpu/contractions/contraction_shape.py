@@ -13,7 +13,7 @@ from ....ir.contractions.contraction import Contraction
 from ....ir.dtypes import BFLOAT16, is_integer
 from ....ir.expressions import coefficients
 from ....ir.stages import shape_of
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ..nests import load_stride
 from .dot_products import DotProducts
 
@@ -96,7 +96,7 @@ def worth_threads(contraction: Contraction) -> bool:
     return math.prod(axis.extent for axis in contraction.stage.axes) >= _WORTH_THREADS
 
 
-def fits_registers(rows: Any, columns: Any, target: Target) -> Any:
+def fits_registers(rows: Any, columns: Any, target: Cpu) -> Any:
     """Whether the accumulators of a tile, a row of columns and one more vector fit the register file.
 
     Args:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ..prefetch import LINE, PREFETCH
 from .contraction_shape import ContractionShape, fits_registers
 
@@ -77,7 +77,7 @@ class _Tiles:
     the same panel.
     """
 
-    def __init__(self, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target) -> None:
+    def __init__(self, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Cpu) -> None:
         two = len(shape.rows) == 2
         self.sizes = [knobs[name] for name in (("rows_outer", "rows") if two else ("rows",))]
         self.columns, order = knobs["columns"], knobs["order"]
@@ -119,9 +119,7 @@ class _Tiles:
         return self.data * cost(self.data_distance) + self.panel * panel * np.where(self.scattered, scattered, 1.0)
 
 
-def cycles(
-    shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs = Costs()
-) -> Floats:
+def cycles(shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Cpu, costs: Costs = Costs()) -> Floats:
     """Estimate the cycles of n configurations of a register-blocked contraction.
 
     Args:
@@ -161,7 +159,7 @@ def cycles(
 
 
 def _step_cycles(
-    tiles: _Tiles, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs
+    tiles: _Tiles, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Cpu, costs: Costs
 ) -> Floats:
     """Cycles of one reduction step of a tile."""
     rows, vectors = tiles.rows, tiles.vectors
@@ -188,7 +186,7 @@ def _step_cycles(
 
 
 def _padding_cycles(
-    tiles: _Tiles, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs
+    tiles: _Tiles, shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Cpu, costs: Costs
 ) -> Floats:
     """Cycles of padding the other operand: by a stage before, by each task, or in the registers of each tile."""
     if shape.padded_bytes > target.caches:
@@ -220,9 +218,7 @@ FEATURES = ("OI_L2", "OI_L3", "OI_Memory", "Register_Reuse", "ILP", "Registers",
 """
 
 
-def features(
-    shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Target, costs: Costs = Costs()
-) -> Floats:
+def features(shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Cpu, costs: Costs = Costs()) -> Floats:
     """Compute the `FEATURES` of n configurations of a register-blocked contraction.
 
     Args:

@@ -30,7 +30,7 @@ from ....ir.contractions.contraction import Contraction, contiguous
 from ....ir.contractions.factors import Factor, factors_of
 from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import variables
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 
 LARGEST_PRODUCT = 255 * 255
 NARROWEST = 4
@@ -109,7 +109,7 @@ class DotProducts:
         return extents
 
 
-def dot_products(contraction: Contraction, target: Target) -> DotProducts | None:
+def dot_products(contraction: Contraction, target: Cpu) -> DotProducts | None:
     """How the instructions of a machine compute a contraction.
 
     Args:
@@ -163,7 +163,7 @@ def _column_kind(data: Factor, columns: Factor) -> str | None:
     return _KINDS.get((columns.dtype, columns.zero_point))
 
 
-def _instruction(data: str, columns: str, target: Target) -> tuple[str, str, bool, bool] | None:
+def _instruction(data: str, columns: str, target: Cpu) -> tuple[str, str, bool, bool] | None:
     """The extension and the instruction for data of a type and columns of a kind.
 
     The other two values say whether the data come first, and whether they are flipped.
@@ -184,7 +184,7 @@ def _instruction(data: str, columns: str, target: Target) -> tuple[str, str, boo
     return None
 
 
-def unit_for_int16(target: Target) -> tuple[str, str] | None:
+def unit_for_int16(target: Cpu) -> tuple[str, str] | None:
     """What a machine has for dot products of int16.
 
     Returns:
@@ -194,7 +194,7 @@ def unit_for_int16(target: Target) -> tuple[str, str] | None:
     return None if chosen is None else chosen[:2]
 
 
-def multiplies_bfloat16(target: Target) -> bool:
+def multiplies_bfloat16(target: Cpu) -> bool:
     """Whether a machine has instructions for dot products of bfloat16 that are faster than those of float32."""
     return _instruction(BFLOAT16, _OWN_KINDS[BFLOAT16], target) is not None
 

@@ -35,7 +35,7 @@ from ....ir.attributes import NEEDS
 from ....ir.contractions.contraction import Contraction, find_contraction
 from ....ir.elementary import expand_for_cpu
 from ....ir.workload import Workload
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
 from ..non_temporal import stored, stores_knob
@@ -71,7 +71,7 @@ class RegisterBlocked:
     name: ClassVar[str] = "register_blocked"
     max_error: ClassVar[float] = 0.0
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         """The tilings whose sums fit the register file or a cache; None for a function without one contraction.
 
         The knobs, of which a workload has those that make a difference:
@@ -88,15 +88,15 @@ class RegisterBlocked:
         """
         return _space(workload, target)
 
-    def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    def estimate(self, workload: Workload, target: Cpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations, see `cost_model.cycles`."""
         return cost_model.cycles(_shape(workload, target), knobs, target)
 
-    def features(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    def features(self, workload: Workload, target: Cpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The features of n configurations, see `cost_model.FEATURES`."""
         return cost_model.features(_shape(workload, target), knobs, target)
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration.
 
         Raises:
@@ -116,7 +116,7 @@ class RegisterBlocked:
         return Variant(main, tiled.transforms)
 
 
-def few_columns(workload: Workload, target: Target) -> bool:
+def few_columns(workload: Workload, target: Cpu) -> bool:
     """Whether vectors along the reduction may do better than vectors along the columns.
 
     That is so if vectors along the columns would be short, or if the column operand would be copied for one or two
@@ -131,17 +131,17 @@ def few_columns(workload: Workload, target: Target) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _contraction(workload: Workload, target: Target) -> Contraction:
+def _contraction(workload: Workload, target: Cpu) -> Contraction:
     return with_wide_bytes(find_contraction(workload.graph, workload.constants), workload.constants, target)
 
 
-def _shape(workload: Workload, target: Target) -> ContractionShape:
+def _shape(workload: Workload, target: Cpu) -> ContractionShape:
     contraction = _contraction(workload, target)
     return shape_of_contraction(contraction, row_extents(contraction), dot_products(contraction, target))
 
 
 @lru_cache(maxsize=64)
-def _space(workload: Workload, target: Target) -> Space | None:
+def _space(workload: Workload, target: Cpu) -> Space | None:
     try:
         contraction = _contraction(workload, target)
     except UnsupportedFunction:
@@ -165,7 +165,7 @@ def _space(workload: Workload, target: Target) -> Space | None:
 
 
 def _tile_knobs(
-    contraction: Contraction, target: Target, dots: bool, streamed: Sequence[int]
+    contraction: Contraction, target: Cpu, dots: bool, streamed: Sequence[int]
 ) -> tuple[list[Knob], list[Constraint]]:
     """The knobs for the sizes of a tile and of a block of tiles, and which of their values go together.
 
@@ -205,11 +205,11 @@ def _tile_knobs(
     return knobs, constraints
 
 
-def _most_sums(target: Target) -> int:
+def _most_sums(target: Cpu) -> int:
     return min(target.l2 // 2, _MOST_SUMS)
 
 
-def _streamed_columns(contraction: Contraction, target: Target) -> list[int]:
+def _streamed_columns(contraction: Contraction, target: Cpu) -> list[int]:
     """Column tiles of which each core has one or a few, for few rows and a column operand that is read as it lies."""
     as_it_lies = contraction.packable is not None and contraction.constant is None and not contraction.must_pack
     few_rows = math.prod(row_extents(contraction)) <= _STREAMED_ROWS

@@ -17,7 +17,7 @@ from tvm.tirx import PrimFunc
 from ....ir.contractions.contraction import Contraction
 from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, variables
 from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, variable
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ..loops import default_loops
 from ..nest_rewrites import unravel_axes
 from .contraction_shape import fits_registers, worth_threads
@@ -115,7 +115,7 @@ class TiledContraction:
         read = dict.fromkeys(load.source for stage in self._stages for load in stage.loads())
         return assemble([*(buffer for buffer in read if buffer not in written), self._stages[-1].buffer], self._stages)
 
-    def with_neighbours(self, kernel: PrimFunc, target: Target) -> PrimFunc:
+    def with_neighbours(self, kernel: PrimFunc, target: Cpu) -> PrimFunc:
         """The whole function: the scheduled kernel between the stages before and after it."""
         before, first = default_loops(self._before, {*self._parameters, *loads_of(self._stages, self._after)}, target)
         after, last = default_loops(self._after, {*self._parameters, *loads_of(self._stages, self._before)}, target)
@@ -222,7 +222,7 @@ def tiled_axis(name: str, extent: int, size: int, block: int | None = None) -> T
 
 
 def scheduled_kernel(
-    tiled: TiledContraction, target: Target, config: Mapping[str, Any], prologue_in_registers: bool
+    tiled: TiledContraction, target: Cpu, config: Mapping[str, Any], prologue_in_registers: bool
 ) -> PrimFunc:
     """Schedule the kernel of a tiled contraction.
 
@@ -245,7 +245,7 @@ def scheduled_kernel(
 
 
 def _schedule_tiles(
-    schedule: Schedule, tiled: TiledContraction, target: Target, config: Mapping[str, Any]
+    schedule: Schedule, tiled: TiledContraction, target: Cpu, config: Mapping[str, Any]
 ) -> tuple[Any, Any]:
     """Schedules contraction and epilogue. Returns the loop over tasks and the one over a task's tiles."""
     contraction, epilogue = schedule.get_sblock("contraction"), schedule.get_sblock("epilogue")
@@ -300,7 +300,7 @@ def _put_rows_side_by_side(schedule: Schedule, contraction: Any, rows: int, lane
     schedule.transform_layout(contraction, ("write", 0), layout)
 
 
-def _schedule_prologue(schedule: Schedule, stage: Stage, loop: Any, in_registers: bool, target: Target) -> None:
+def _schedule_prologue(schedule: Schedule, stage: Stage, loop: Any, in_registers: bool, target: Cpu) -> None:
     """Computes what one iteration of a loop needs of a stage at its beginning, in registers or a buffer of its own."""
     block = schedule.get_sblock(stage.name)
     schedule.compute_at(block, loop, preserve_unit_loops=True)

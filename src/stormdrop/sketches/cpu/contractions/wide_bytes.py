@@ -19,13 +19,13 @@ from ....ir.contractions.contraction import Contraction, find_contraction
 from ....ir.contractions.factors import factor_of
 from ....ir.expressions import Expr
 from ....ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from .dot_products import data_and_columns, dot_products, of_bytes, unit_for_int16
 
 _WIDE = "int16"
 
 
-def with_wide_bytes(contraction: Contraction, constants: tuple[int, ...], target: Target) -> Contraction:
+def with_wide_bytes(contraction: Contraction, constants: tuple[int, ...], target: Cpu) -> Contraction:
     """The contraction with data of 16 bits, if instructions for dot products can compute it in this form only.
 
     Args:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ....ir.contractions.contraction import Contraction
 from ....ir.stages import shape_of
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ..contractions.dot_products import DotProducts
 from ..prefetch import LINE, PREFETCH
 from .columns import packs_by_panel
@@ -41,7 +41,7 @@ _USABLE = 0.8  # the share of a cache that is found again
 
 
 def cycles(
-    contraction: Contraction, dots: DotProducts, knobs: Mapping[str, NDArray[Any]], target: Target
+    contraction: Contraction, dots: DotProducts, knobs: Mapping[str, NDArray[Any]], target: Cpu
 ) -> NDArray[np.float64]:
     """The expected cycles of n configurations.
 

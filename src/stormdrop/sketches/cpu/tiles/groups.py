@@ -19,7 +19,7 @@ import numpy as np
 from ....ir.contractions.contraction import Contraction
 from ....ir.expressions import variables
 from ....ir.stages import shape_of
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ..contractions.dot_products import DotProducts
 from .instructions import WORD_BYTES
 
@@ -28,7 +28,7 @@ _DATA = 0.4  # of a second cache: those of a group that walks through all panels
 
 
 def steps_per_group(
-    contraction: Contraction, dots: DotProducts, target: Target, steps: Any, panels: Any, sums: Any, by_column: Any
+    contraction: Contraction, dots: DotProducts, target: Cpu, steps: Any, panels: Any, sums: Any, by_column: Any
 ) -> Any:
     """The steps of a group, if there are several blocks of the reduction.
 

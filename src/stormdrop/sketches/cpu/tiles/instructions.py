@@ -21,7 +21,7 @@ from tvm.tirx import BufferStore, Evaluate
 from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import Expr
 from ....ir.stages import Buffer
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 
 TILE = 16
 """The most rows of a tile, and its words per row."""
@@ -43,7 +43,7 @@ _PRODUCTS: Mapping[tuple[str, str], tuple[str, str]] = {
 }
 
 
-def product_of(data: str, columns: str, target: Target) -> tuple[str, str] | None:
+def product_of(data: str, columns: str, target: Cpu) -> tuple[str, str] | None:
     """The extension and the instruction that multiply data by columns of these types.
 
     Returns:

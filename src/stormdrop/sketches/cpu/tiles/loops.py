@@ -18,7 +18,7 @@ from ....ir.contractions.contraction import Contraction
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, raveled, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.stages import StageGraph, assemble, intermediate, loads_of, shape_of, variable
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ...contract import Variant
 from ..contractions.dot_products import DotProducts
 from ..loops import default_loops, sequence
@@ -73,7 +73,7 @@ class TileLoops:
     - `scratch` holds the sums of a group of steps, from which vectors store the results.
     """
 
-    def __init__(self, contraction: Contraction, dots: DotProducts, target: Target, config: Mapping[str, Any]) -> None:
+    def __init__(self, contraction: Contraction, dots: DotProducts, target: Cpu, config: Mapping[str, Any]) -> None:
         self.contraction, self.dots, self.target = contraction, dots, target
         self.rows: int = config["rows"]
         self.row_tiles: int = config["row_tiles"]

@@ -41,7 +41,7 @@ from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import variables
 from ....ir.stages import Axis, shape_of
 from ....ir.workload import Workload
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
 from ..contractions.dot_products import LARGEST_PRODUCT, DotProducts, data_and_columns
@@ -75,11 +75,11 @@ class Tiles:
     name: ClassVar[str] = "tiles"
     max_error: ClassVar[float] = 0.0
 
-    def speedup_bound(self, workload: Workload, target: Target) -> float:
+    def speedup_bound(self, workload: Workload, target: Cpu) -> float:
         """See `Bounded`: twice what was measured."""
         return max((_AT_ONCE.get(spec.dtype, 1.0) for spec in workload.inputs), default=1.0)
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         """The tilings that fit the eight registers; None for a function without such a contraction.
 
         The knobs:
@@ -93,12 +93,12 @@ class Tiles:
         """
         return _space(self, workload, target)
 
-    def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    def estimate(self, workload: Workload, target: Cpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations, see `cost_model.cycles`."""
         contraction, dots = self.contraction(workload, target)
         return cost_model.cycles(contraction, dots, knobs, target)
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration.
 
         Raises:
@@ -107,7 +107,7 @@ class Tiles:
         contraction, dots = self.contraction(workload, target)
         return TileLoops(contraction, dots, target, config).variant()
 
-    def contraction(self, workload: Workload, target: Target) -> tuple[Contraction, DotProducts]:
+    def contraction(self, workload: Workload, target: Cpu) -> tuple[Contraction, DotProducts]:
         """The contraction of a workload, and how tiles multiply it. Raises `UnsupportedFunction`."""
         return contraction_of(workload, target, False)
 
@@ -122,13 +122,13 @@ class TilesOfParts(Tiles):
     name: ClassVar[str] = "tiles_of_parts"
     max_error: ClassVar[float] = 2e-5  # each product is off by 1.1e-5 of it at most
 
-    def contraction(self, workload: Workload, target: Target) -> tuple[Contraction, DotProducts]:
+    def contraction(self, workload: Workload, target: Cpu) -> tuple[Contraction, DotProducts]:
         """The contraction of a workload over the parts, and how tiles multiply it. Raises `UnsupportedFunction`."""
         return contraction_of(workload, target, True)
 
 
 @lru_cache(maxsize=64)
-def contraction_of(workload: Workload, target: Target, parts: bool) -> tuple[Contraction, DotProducts]:
+def contraction_of(workload: Workload, target: Cpu, parts: bool) -> tuple[Contraction, DotProducts]:
     """The contraction of a workload, and how tiles multiply it.
 
     Args:
@@ -152,7 +152,7 @@ def contraction_of(workload: Workload, target: Target, parts: bool) -> tuple[Con
     return with_whole_groups(contraction, workload.constants, dots.groups * dots.group), dots
 
 
-def tile_products(contraction: Contraction, target: Target) -> DotProducts | None:
+def tile_products(contraction: Contraction, target: Cpu) -> DotProducts | None:
     """How the tiles of a machine multiply a contraction; None if they do not, see the module."""
     data, columns = data_and_columns(contraction)
     product = product_of(data.dtype, columns.dtype, target)
@@ -182,7 +182,7 @@ def _is_last_axis(load: Any, axis: Axis) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _space(sketch: Tiles, workload: Workload, target: Target) -> Space | None:
+def _space(sketch: Tiles, workload: Workload, target: Cpu) -> Space | None:
     if "amx-tile" not in target.features or target.runner:
         return None  # behind a runner nobody asks the operating system for tiles
     try:

@@ -24,7 +24,7 @@ from tvm.ir.prim.expr import IntImm
 from ....ir.attributes import WORD
 from ....ir.contractions.factors import Factor
 from ....ir.expressions import Expr
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ..contractions.dot_products import NARROWEST, dot_products, unit_for_int16
 from .convolution import Convolution
 from .transforms import Filter, Matrix, matrices
@@ -64,7 +64,7 @@ class Arithmetic:
         """The bytes of an element of V, and of a weight in U."""
         return int(np.dtype(self.inputs).itemsize)
 
-    def lanes(self, target: Target) -> int:
+    def lanes(self, target: Cpu) -> int:
         """The elements of V in a vector."""
         return target.lanes * 4 // self.itemsize
 
@@ -110,7 +110,7 @@ FLOAT32 = Arithmetic()
 
 
 @lru_cache(maxsize=64)
-def integers_for(conv: Convolution, target: Target) -> Arithmetic | None:
+def integers_for(conv: Convolution, target: Cpu) -> Arithmetic | None:
     """The integers in which a machine computes a convolution of bytes.
 
     Args:

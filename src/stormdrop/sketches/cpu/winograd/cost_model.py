@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....ir.stages import shape_of
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ..contractions.contraction_shape import PAIR_OF_INT16
 from ..prefetch import LINE, PREFETCH
 from .arithmetic import Arithmetic
@@ -44,9 +44,7 @@ _EXPOSED = 0.1  # share of the transfers that is never hidden by computation
 _USABLE = 0.9  # share of a cache that is used before it overflows
 
 
-def cycles(
-    conv: Convolution, m: int, arithmetic: Arithmetic, knobs: Mapping[str, NDArray[Any]], target: Target
-) -> Floats:
+def cycles(conv: Convolution, m: int, arithmetic: Arithmetic, knobs: Mapping[str, NDArray[Any]], target: Cpu) -> Floats:
     """Estimate the cycles of n configurations.
 
     Args:
@@ -123,7 +121,7 @@ def weight_bytes(conv: Convolution, m: int, arithmetic: Arithmetic) -> int:
 
 
 def _product_cycles(
-    channels: int, vectors: Floats, arithmetic: Arithmetic, knobs: Mapping[str, NDArray[Any]], target: Target
+    channels: int, vectors: Floats, arithmetic: Arithmetic, knobs: Mapping[str, NDArray[Any]], target: Cpu
 ) -> Floats:
     """Cycles of the product of one tile of rows and columns at one position."""
     rows, columns = knobs["rows"], knobs["columns"]

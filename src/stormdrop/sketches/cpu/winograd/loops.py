@@ -21,7 +21,7 @@ from ....ir.contractions.contraction import contiguous
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ...contract import Variant
 from ..loops import default_loops
 from ..prefetch import PREFETCH, fetch_statements
@@ -49,7 +49,7 @@ class WinogradLoops:
     """
 
     def __init__(
-        self, conv: Convolution, m: int, arithmetic: Arithmetic, target: Target, config: Mapping[str, Any]
+        self, conv: Convolution, m: int, arithmetic: Arithmetic, target: Cpu, config: Mapping[str, Any]
     ) -> None:
         self.conv, self.arithmetic, self.target = conv, arithmetic, target
         self.down, self.across = conv.filters(m)

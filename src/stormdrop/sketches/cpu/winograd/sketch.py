@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from ....errors import UnsupportedFunction
 from ....ir.workload import Workload
-from ....machine.cpu import Target
+from ....machine.cpu import Cpu
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
 from ..origin import with_cheapest_origin
@@ -71,11 +71,11 @@ class Winograd:
         """`winograd_2` or `winograd_4`."""
         return f"winograd_{self.m}"
 
-    def speedup_bound(self, workload: Workload, target: Target) -> float:
+    def speedup_bound(self, workload: Workload, target: Cpu) -> float:
         """See `Bounded`: a transformed convolution has at most this many times fewer operations than the plain sum."""
         return 4.0
 
-    def space(self, workload: Workload, target: Target) -> Space | None:
+    def space(self, workload: Workload, target: Cpu) -> Space | None:
         """The tilings whose accumulators fit the register file; None for a function that is no such convolution.
 
         The knobs:
@@ -91,12 +91,12 @@ class Winograd:
         """
         return _space(self, workload, target)
 
-    def estimate(self, workload: Workload, target: Target, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    def estimate(self, workload: Workload, target: Cpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations, see `cost_model.cycles`."""
         conv, arithmetic = self._found(workload, target)
         return cost_model.cycles(conv, self.m, arithmetic, knobs, target)
 
-    def apply(self, workload: Workload, target: Target, config: Mapping[str, Any]) -> Variant:
+    def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration.
 
         Raises:
@@ -105,7 +105,7 @@ class Winograd:
         conv, arithmetic = self._found(workload, target)
         return WinogradLoops(conv, self.m, arithmetic, target, config).variant()
 
-    def _found(self, workload: Workload, target: Target) -> tuple[Convolution, Arithmetic]:
+    def _found(self, workload: Workload, target: Cpu) -> tuple[Convolution, Arithmetic]:
         """The convolution of a workload, and what it is computed in. Raises `UnsupportedFunction` if there is none."""
         conv = find_convolution(workload)
         arithmetic = self._arithmetic(conv, target)
@@ -113,7 +113,7 @@ class Winograd:
             raise UnsupportedFunction(f"{self.name} does not compute such a convolution on this machine")
         return conv, arithmetic
 
-    def _arithmetic(self, conv: Convolution, target: Target) -> Arithmetic | None:
+    def _arithmetic(self, conv: Convolution, target: Cpu) -> Arithmetic | None:
         return None if conv.of_bytes else FLOAT32
 
 
@@ -129,12 +129,12 @@ class WinogradOfBytes(Winograd):
         """`winograd_bytes`."""
         return "winograd_bytes"
 
-    def _arithmetic(self, conv: Convolution, target: Target) -> Arithmetic | None:
+    def _arithmetic(self, conv: Convolution, target: Cpu) -> Arithmetic | None:
         return integers_for(conv, target)
 
 
 @lru_cache(maxsize=64)
-def _space(sketch: Winograd, workload: Workload, target: Target) -> Space | None:
+def _space(sketch: Winograd, workload: Workload, target: Cpu) -> Space | None:
     try:
         conv, arithmetic = sketch._found(workload, target)
     except UnsupportedFunction:
