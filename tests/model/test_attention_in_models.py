@@ -159,7 +159,7 @@ def test_a_compiled_model_is_right(mask: bool) -> None:
 
 @pytest.mark.compiles
 def test_layers_in_bfloat16_stay_apart() -> None:
-    """Each of them is lowered for itself."""
+    """Each of them is in mixed precision for itself."""
     machine = replace(TARGET, l1=256, l2=256)
     result = compile_model_with(heads_model(), machine, TuneOptions(fresh=True, precision="bf16"))
     assert not any(task.task.name.startswith("attention") for task in result.tasks)

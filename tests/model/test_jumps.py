@@ -15,8 +15,8 @@ from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
-from stormdrop.model.precision.mixed import lowered
-from stormdrop.model.precision.reference import lowered_reference
+from stormdrop.model.precision.mixed import in_mixed_precision
+from stormdrop.model.precision.reference import mixed_reference
 from stormdrop.model.verification.arrays import error_of, mean_error
 from stormdrop.model.verification.expected import Computing
 from stormdrop.model.verification.verify import Reference
@@ -145,12 +145,12 @@ def test_an_output_behind_a_softmax_is_judged_by_what_its_kernel_reads(in_bfloat
     """A step of the largest logit, which may be right, makes another output of it."""
 
     def imported(model: onnx.ModelProto) -> Graph:
-        return lowered(load_graph(model)).graph if in_bfloat16 else load_graph(model)
+        return in_mixed_precision(load_graph(model)).graph if in_bfloat16 else load_graph(model)
 
     graph = imported(saturated(3000.0))
     reference = Reference.compute(load_graph(saturated(3000.0)))
     if in_bfloat16:
-        reference = lowered_reference(graph, reference)
+        reference = mixed_reference(graph, reference)
     (before,) = reference.sites
     first = reference.expected[0]
     moved = first.tensors[before].copy()

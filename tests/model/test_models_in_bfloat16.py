@@ -22,8 +22,8 @@ from stormdrop.model.building.builder import TaskSchedules
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
-from stormdrop.model.precision.mixed import lowered
-from stormdrop.model.precision.reference import lowered_reference
+from stormdrop.model.precision.mixed import in_mixed_precision
+from stormdrop.model.precision.reference import mixed_reference
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.untuned import CompileResult, compile_model_with
 from stormdrop.model.verification.verify import Reference
@@ -134,11 +134,11 @@ def dense(*after: onnx.NodeProto) -> onnx.ModelProto:
 
 
 def references_of(model: onnx.ModelProto) -> tuple[Graph, Reference]:
-    """The lowered graph of a model, and what it should compute."""
+    """The graph of a model in mixed precision, and what it should compute."""
     graph = load_graph(model)
-    low = lowered(graph)
+    low = in_mixed_precision(graph)
     assert low.low
-    return low.graph, lowered_reference(low.graph, Reference.compute(graph))
+    return low.graph, mixed_reference(low.graph, Reference.compute(graph))
 
 
 def test_each_kernel_of_bfloat16_is_judged_although_all_tensors_are_near(target: Cpu) -> None:

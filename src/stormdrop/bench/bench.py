@@ -330,16 +330,16 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
         reason = f"the ONNX file that {path} was made from has changed since ({source})"
         return _Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
     theirs = {"model": _with_sizes(source, size, model.metadata.provenance), "inputs": feeds}
-    lowered = "precision" in model.metadata.provenance
+    mixed = "precision" in model.metadata.provenance
     in_bytes = rounds_to_bytes(onnx.load_from_string(theirs["model"]))
     for peer in peers:
-        low = {"precision": BF16} if lowered and peer in IN_BFLOAT16 else {}
+        low = {"precision": BF16} if mixed and peer in IN_BFLOAT16 else {}
         contenders.append(ContenderSpec(peer, model_peers()[peer], {**theirs, **low}))
         if peer == "onnxruntime" and in_bytes and sums_saturate():
             contenders.append(
                 ContenderSpec(ONNXRUNTIME_EXACT, model_peers()[peer], {**theirs, "entries": {EXACT_SUMS: "1"}})
             )
-    tolerance = TOLERANCE_OF_ROUNDING if lowered or in_bytes else TOLERANCE
+    tolerance = TOLERANCE_OF_ROUNDING if mixed or in_bytes else TOLERANCE
     return _Plan(str(path), contenders, None, {}, tolerance=tolerance)
 
 

@@ -183,9 +183,9 @@ def compile_model_with(
         graph = with_attention(graph, machine, options)
     with timed(phases, "verify"):
         graph, references = with_references(graph, options.seed, samples)
-        lowering = in_precision(graph, references, options, machine)
-        graph, references = lowering.graph, lowering.references
-        of_kernels = lowering.of_kernels()
+        chosen_precision = in_precision(graph, references, options, machine)
+        graph, references = chosen_precision.graph, chosen_precision.references
+        of_kernels = chosen_precision.of_kernels()
     with timed(phases, "schedule"):
         if options.fresh:
             tuned = recorded_tasks(graph, machine, of_kernels, None)
@@ -193,13 +193,17 @@ def compile_model_with(
             with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:
                 tuned = recorded_tasks(graph, machine, of_kernels, records)
     with timed(phases, "compile"):
-        provenance = {**provenance_of(source, shapes, options, tuned, values), **lowering.provenance, "search": None}
+        provenance = {
+            **provenance_of(source, shapes, options, tuned, values),
+            **chosen_precision.provenance,
+            "search": None,
+        }
         builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance)
         built = builder.build(builder.winners)
     with timed(phases, "verify"):
         right = Verifier(builder, references, out, native, options.seed)
         verified = verified_or_repaired(graph, builder, built, builder.winners, right, lambda _: None)
-        report = lowering.report(verified.model)
+        report = chosen_precision.report(verified.model)
     return CompileResult(
         model=verified.model,
         name=graph.name,

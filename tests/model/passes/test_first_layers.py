@@ -17,7 +17,7 @@ from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.model.graph.tasks import Task
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.inputs.samples import random_feeds
-from stormdrop.model.precision.mixed import lowered
+from stormdrop.model.precision.mixed import in_mixed_precision
 from stormdrop.model.untuned import compile_model
 from stormdrop.model.verification.exact import ExactModel
 from stormdrop.model.verification.verify import verify
@@ -110,7 +110,7 @@ def test_tiles_and_registers_take_such_convolutions(first: dict[str, Any], size:
 @pytest.mark.parametrize(("first", "size"), FIRST_LAYERS)
 def test_in_bfloat16_a_kernel_rounds_the_image(first: dict[str, Any], size: tuple[int, int]) -> None:
     graph = load_graph(network(3, size, **first))
-    low = lowered(graph)
+    low = in_mixed_precision(graph)
     assert list(low.low) == list(low.layers[:1])
     image, task = low.graph.tasks[:2]
     assert image.name == f"{graph.tasks[0].name}_input"

@@ -11,7 +11,7 @@ from tiny_models import residual_model
 
 from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.inputs.samples import random_feeds
-from stormdrop.model.precision.mixed import lowered
+from stormdrop.model.precision.mixed import in_mixed_precision
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verification import exact as exact_module
 from stormdrop.model.verification.exact import ExactModel
@@ -62,7 +62,7 @@ def test_rounding_that_leaves_it_explains_everything() -> None:
 def test_noise_is_rounded_to_the_type_of_its_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     """So other last bits of a sum make another number of bfloat16 now and then, and nothing in between."""
     monkeypatch.setattr(exact_module, "NOISE", 2.0**-10)
-    graph = lowered(import_model(seed_weights(residual_model(), seed=1))).graph
+    graph = in_mixed_precision(import_model(seed_weights(residual_model(), seed=1))).graph
     exact = ExactModel(graph)
     feeds = random_feeds(graph.inputs, 0)
     variables = [binding.var for block in graph.mod["main"].body.blocks for binding in block.bindings]

@@ -26,17 +26,17 @@ from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
 from ..graph.tasks import Task
 from ..verification.verify import Reference
-from .mixed import Lowered, lowered
-from .reference import Accuracy, accuracy_of, expected_error, lowered_reference
+from .mixed import MixedPrecision, in_mixed_precision
+from .reference import Accuracy, accuracy_of, expected_error, mixed_reference
 
 _logger = logging.getLogger(__name__)
 
 MAX_ERROR = 1e-2
-"""The error that `auto` allows by default, max|lowered - exact| / max|exact| of an output."""
+"""The error that `auto` allows by default, max|mixed - exact| / max|exact| of an output."""
 
 
 @dataclass(frozen=True, eq=False)
-class Lowering:
+class PrecisionChoice:
     """A model in a precision.
 
     Attributes:
@@ -117,7 +117,7 @@ class PrecisionReport:
         }
 
 
-def in_precision(graph: Graph, references: list[Reference], options: TuneOptions, machine: Cpu) -> Lowering:
+def in_precision(graph: Graph, references: list[Reference], options: TuneOptions, machine: Cpu) -> PrecisionChoice:
     """A model in the precision that the options ask for.
 
     Args:
@@ -131,7 +131,7 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
             runs a part of it, which may jump with the last bits of what it reads.
     """
     if options.precision == FLOAT32:
-        return Lowering(graph, references, options, graph)
+        return PrecisionChoice(graph, references, options, graph)
     if graph.foreign.reports:
         operators = sorted({name for part in graph.foreign.reports for name in part.operators})
         raise ModelError(
@@ -143,14 +143,14 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
             "%s has no fast unit for bfloat16 (stormdrop doctor): the model will be smaller, but hardly faster",
             machine.cpu,
         )
-    chosen = lowered(graph)
+    chosen = in_mixed_precision(graph)
     if options.precision == AUTO:
         chosen = _most_expensive(graph, references[0], chosen, _allowed(options))
     names = {task.index: task.name for task in graph.tasks}
     pairs = zip(chosen.graph.sizes, references, strict=True)
-    return Lowering(
+    return PrecisionChoice(
         chosen.graph if chosen.low else graph,
-        [lowered_reference(low, reference) for low, reference in pairs] if chosen.low else references,
+        [mixed_reference(low, reference) for low, reference in pairs] if chosen.low else references,
         options,
         graph,
         tuple(names[index] for index in chosen.layers),
@@ -163,7 +163,7 @@ def _allowed(options: TuneOptions) -> float:
     return MAX_ERROR if options.max_error is None else options.max_error
 
 
-def _most_expensive(graph: Graph, reference: Reference, everything: Lowered, allowed: float) -> Lowered:
+def _most_expensive(graph: Graph, reference: Reference, everything: MixedPrecision, allowed: float) -> MixedPrecision:
     """The model with its most expensive layers in bfloat16, as many as the error allows.
 
     Args:
@@ -173,7 +173,7 @@ def _most_expensive(graph: Graph, reference: Reference, everything: Lowered, all
         allowed: The largest error.
     """
 
-    def fits(tried: Lowered) -> bool:
+    def fits(tried: MixedPrecision) -> bool:
         return not tried.low or expected_error(tried.graph, reference) <= allowed
 
     if fits(everything):
@@ -181,10 +181,10 @@ def _most_expensive(graph: Graph, reference: Reference, everything: Lowered, all
     costs = {task.index: task.weight * _products(task) for task in graph.tasks if task.index in everything.low}
     order = sorted(costs, key=costs.__getitem__, reverse=True)
     fewest, most = 0, len(order) - 1  # so many tasks are known to be allowed, and more are known not to be
-    best = lowered(graph, everything.layers)
+    best = in_mixed_precision(graph, everything.layers)
     while fewest < most:
         count = math.ceil((fewest + most) / 2)
-        tried = lowered(graph, set(everything.layers) - set(order[:count]))
+        tried = in_mixed_precision(graph, set(everything.layers) - set(order[:count]))
         if fits(tried):
             fewest, best = count, tried
         else:

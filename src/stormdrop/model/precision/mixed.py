@@ -34,7 +34,7 @@ from ..passes.rewriting import constant, rewrite_main
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
+class MixedPrecision:
     """A graph whose layers compute in bfloat16.
 
     Attributes:
@@ -48,7 +48,7 @@ class Lowered:
     low: Sequence[int]
 
 
-def lowered(graph: Graph, kept: Collection[int] = ()) -> Lowered:
+def in_mixed_precision(graph: Graph, kept: Collection[int] = ()) -> MixedPrecision:
     """Lower the layers of a model to bfloat16.
 
     Args:
@@ -60,7 +60,7 @@ def lowered(graph: Graph, kept: Collection[int] = ()) -> Lowered:
     mods = [each.rewritten(constants) for each in values]
     layers = [index for each in values for index in each.layers]
     low = [index for each in values for index in each.low]
-    return Lowered(graph.rewritten(mods), layers, low)
+    return MixedPrecision(graph.rewritten(mods), layers, low)
 
 
 class _Values:
@@ -98,7 +98,7 @@ class _Values:
         Args:
             constants: Those that are converted already, by the address of their data; new ones are added.
         """
-        mutator = _Lowered(self._mod, self._signatures(), self._functions, constants)
+        mutator = _Rewriter(self._mod, self._signatures(), self._functions, constants)
         return relax.transform.DeadCodeElimination()(rewrite_main(self._mod, mutator))
 
     def _contracts(self, value: Any) -> bool:
@@ -254,7 +254,7 @@ def _is_constant(value: Any) -> bool:
 
 
 @relax.expr_functor.mutator
-class _Lowered(relax.PyExprMutator):
+class _Rewriter(relax.PyExprMutator):
     """Replaces each called function by one whose parameters are in bfloat16 as its signature says."""
 
     def __init__(

@@ -1,8 +1,8 @@
-"""What a model that was lowered to bfloat16 should compute, and how far that is from the model in float32.
+"""What a model in mixed precision should compute, and how far that is from the model in float32.
 
-    lowered graph       --NumPy, float64-->   exact tensors, for the weights that the model has
-    compiled model      --its kernels-->      our tensors      the kernels are right if these are near the exact ones
-    model in float32    --another runtime-->  the error of the lowered model, which its user has to accept
+    mixed-precision graph  --NumPy, float64-->   exact tensors, for the weights that the model has
+    compiled model         --its kernels-->      our tensors    the kernels are right if these are near the exact ones
+    model in float32       --another runtime-->  the error of the mixed-precision model, which its user has to accept
 
 "Near" is 1e-4, or 3 times what rounding each tensor between two kernels to its type does to the exact ones, in the
 worst of up to five executions: two ways to round differ by about as much as each of them is wrong. Behind the rounding
@@ -40,10 +40,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How far a lowered model is from the one in float32.
+    """How far a mixed-precision model is from the one in float32.
 
     Attributes:
-        error: The median over random inputs of max|lowered - float32| / max|float32|, for the worst output.
+        error: The median over random inputs of max|mixed - float32| / max|float32|, for the worst output.
         agreement: The share of the rows of the outputs whose largest element is at the same place ("top-1 agreement");
             None if the outputs have no rows of several numbers.
     """
@@ -52,11 +52,11 @@ class Accuracy:
     agreement: float | None
 
 
-def lowered_reference(graph: Graph, original: Reference) -> Reference:
-    """What a lowered model should compute.
+def mixed_reference(graph: Graph, original: Reference) -> Reference:
+    """What a mixed-precision model should compute.
 
     Args:
-        graph: The lowered model, at one size.
+        graph: The mixed-precision model, at one size.
         original: What the model in float32 should compute at this size.
 
     Raises:
@@ -102,7 +102,7 @@ def lowered_reference(graph: Graph, original: Reference) -> Reference:
 
 
 def _runs() -> Iterator[tuple[float, dict[str, Any]]]:
-    """The executions that show how much a lowered model makes of rounding, as `Rounded` takes them.
+    """The executions that show how much a mixed-precision model makes of rounding, as `Rounded` takes them.
 
     Sums in float32 that differ in their last bits are rounded to other numbers of bfloat16 now and then, so that two
     right executions of a deep network round independently in the end. A softmax of two large logits depends on little
@@ -129,14 +129,14 @@ def exact_model(graph: Graph) -> ExactModel:
 
 
 def expected_error(graph: Graph, original: Reference) -> float:
-    """The error that a lowered model will have against the one in float32, found out by NumPy.
+    """The error that a mixed-precision model will have against the one in float32, found out by NumPy.
 
     Args:
-        graph: The lowered model, at one size.
+        graph: The mixed-precision model, at one size.
         original: What the model in float32 should compute.
 
     Returns:
-        max|lowered - exact| / max|exact| of the worst output on the first sample.
+        max|mixed - exact| / max|exact| of the worst output on the first sample.
 
     Raises:
         ModelError: NumPy does not know one of the model's functions.
@@ -147,10 +147,10 @@ def expected_error(graph: Graph, original: Reference) -> float:
 
 
 def accuracy_of(model: CompiledModel, graph: Graph, seed: int, given: Sequence[Feeds] = ()) -> Accuracy:
-    """Compare a lowered model with the one in float32, which another runtime computes.
+    """Compare a mixed-precision model with the one in float32, which another runtime computes.
 
     Args:
-        model: The lowered model.
+        model: The mixed-precision model.
         graph: The model in float32.
         seed: Seeds the inputs.
         given: Samples that the user gives, in place of random inputs.

@@ -221,10 +221,10 @@ def tune_model_with(
             with run.phase("verify"):
                 graph, references = _verified(whole, options.seed, samples, run.left) or (graph, references)
     with run.phase("verify"):
-        lowering = in_precision(graph, references, options, machine)
-        graph, references = lowering.graph, lowering.references
+        chosen_precision = in_precision(graph, references, options, machine)
+        graph, references = chosen_precision.graph, chosen_precision.references
         feeds = [reference.feeds for reference in references]
-        of_kernels = lowering.of_kernels()
+        of_kernels = chosen_precision.of_kernels()
     with run.phase("peak"):
         peak_within(machine, run.left)  # results are compared with it
         measure_caches_within(machine, run.left)  # kernels are timed with weights that stay in them, or not
@@ -242,7 +242,7 @@ def tune_model_with(
     with ExitStack() as held:
         board = held.enter_context(Board(machine.runner)) if machine.runner else None
         with run.phase("compile"):
-            provenance = {**provenance_of(source, shapes, options, tuned, values), **lowering.provenance}
+            provenance = {**provenance_of(source, shapes, options, tuned, values), **chosen_precision.provenance}
             builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, board)
             chosen = choose(builder, tuned, budget, feeds, run)
         # What an interrupted tuning found does not replace an older model, which may be better.
@@ -253,7 +253,7 @@ def tune_model_with(
             verified = run.despite_interruption(
                 lambda: verified_or_repaired(graph, builder, chosen.model, chosen.combination, right, run.say)
             )
-            precision = run.despite_interruption(lambda: lowering.report(verified.model))
+            precision = run.despite_interruption(lambda: chosen_precision.report(verified.model))
         with run.phase("latency"):
             models = [verified.model] if chosen.untuned is None else [verified.model, chosen.untuned]
             calls = [(model, of_size) for model in models for of_size in feeds]
