@@ -262,7 +262,7 @@ def is_exact(graph: StageGraph) -> bool:
 def codes(graph: StageGraph) -> list[Any]:
     """The buffers whose elements are codes of weight-only quantisation: all values of their type have a meaning."""
     factors = [factor for stage in graph.stages for factor in factors_of(stage) or ()]
-    return [factor.load.source for factor in factors if factor.beside]
+    return [factor.load.source for factor in factors if factor.decoders]
 
 
 def zero_points(graph: StageGraph) -> dict[Any, int]:

@@ -64,7 +64,7 @@ class Contraction:
         constant: the position of the constant input that the column operand reads, if no other stage reads it.
         flat: whether the rows can be one loop.
         prologue: the stage of `before` that makes the other operand (padding), if no other stage reads its result.
-        beside: the loads that decode the column operand (see `factors`), which are laid out as it is.
+        decoders: the loads that decode the column operand (see `factors`), which are laid out as it is.
     """
 
     graph: StageGraph
@@ -82,7 +82,7 @@ class Contraction:
     constant: int | None
     flat: bool
     prologue: Stage | None
-    beside: tuple[Any, ...] = ()
+    decoders: tuple[Any, ...] = ()
 
 
 @lru_cache(maxsize=64)  # several sketches ask for it
@@ -129,10 +129,10 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
     tiled = tuple(longer if flat else longer[-2:]) or tuple(rows[-1:])
     if not tiled:
         raise UnsupportedFunction("the contraction has one spatial axis only: it has no rows to tile")
-    beside = () if packable is None else _loads_beside(stage, packable)
+    decoders = () if packable is None else _decoders_of(stage, packable)
     constant = None
     if packable is not None and all(
-        load.source in constant_buffers and len(graph.readers(load.source)) == 1 for load in (packable, *beside)
+        load.source in constant_buffers and len(graph.readers(load.source)) == 1 for load in (packable, *decoders)
     ):
         constant = constant_buffers[packable.source]
     return Contraction(
@@ -151,7 +151,7 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
         constant=constant,
         flat=flat,
         prologue=_prologue(graph, before, other),
-        beside=beside,
+        decoders=decoders,
     )
 
 
@@ -164,7 +164,7 @@ def multiplied_loads(stage: Stage) -> tuple[Any, Any] | None:
         The loads, left and right; None if the stage computes anything else or has no spatial axis.
     """
     factors = factors_of(stage)
-    if factors is None or not stage.spatial or any(factor.zero_point or factor.beside for factor in factors):
+    if factors is None or not stage.spatial or any(factor.zero_point or factor.decoders for factor in factors):
         return None
     left, right = factors
     return left.load, right.load
@@ -188,9 +188,9 @@ def _factor_loads(stage: Stage) -> tuple[Any, Any]:
     return factors[0].load, factors[1].load
 
 
-def _loads_beside(stage: Stage, operand: Any) -> tuple[Any, ...]:
+def _decoders_of(stage: Stage, operand: Any) -> tuple[Any, ...]:
     """The loads that decode an operand of a contraction."""
-    return next(factor.beside for factor in factors_of(stage) or () if factor.load.same_as(operand))
+    return next(factor.decoders for factor in factors_of(stage) or () if factor.load.same_as(operand))
 
 
 def contiguous(load: Any, variable: Any) -> bool:

@@ -33,13 +33,13 @@ class Factor:
         load: The element that is loaded.
         widened: Whether it is converted to another type before it is multiplied.
         zero_point: What is subtracted from it, after the conversion.
-        beside: The loads that decode it: of zero points and of a scale. Empty if it is not decoded.
+        decoders: The loads that decode it: of zero points and of a scale. Empty if it is not decoded.
     """
 
     load: Any
     widened: bool
     zero_point: int = 0
-    beside: tuple[Any, ...] = ()
+    decoders: tuple[Any, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -68,7 +68,7 @@ def _decoded(node: Expr) -> Factor | None:
     code, *zeros = loads_in(value.value) or [None]
     if code is None or not all(is_integer(str(load.source.dtype)) for load in (code, *zeros)):
         return None
-    return Factor(code, True, beside=(*zeros, scale))
+    return Factor(code, True, decoders=(*zeros, scale))
 
 
 def factors_of(stage: Stage) -> tuple[Factor, Factor] | None:

@@ -157,18 +157,18 @@ def _product(workload: Workload) -> _Product:
     """Read a product off a function. Raises `UnsupportedFunction` if it is none."""
     contraction = find_contraction(workload.graph, workload.constants)
     stage = contraction.stage
-    if contraction.constant is None or not contraction.beside:
+    if contraction.constant is None or not contraction.decoders:
         raise UnsupportedFunction("its weights are no constant codes")
     if len(row_extents(contraction)) > 1 or any(axis.extent > 1 for axis in contraction.outer):
         raise UnsupportedFunction("its rows are not one axis")
     if str(stage.buffer.dtype) != "float32":
         raise UnsupportedFunction("its sums are not float32")
-    if len({load.source for load in (contraction.operand, *contraction.beside)}) <= len(contraction.beside):
+    if len({load.source for load in (contraction.operand, *contraction.decoders)}) <= len(contraction.decoders):
         raise UnsupportedFunction("its codes, zero points and scales are not tensors of their own")
     left, right = stage.value.a, stage.value.b
     decoded, data = (left, right) if isinstance(left, prim.Mul) else (right, left)
     factor = factor_of(data)
-    if factor is None or factor.widened or factor.beside or contraction.column.var in variables(factor.load):
+    if factor is None or factor.widened or factor.decoders or contraction.column.var in variables(factor.load):
         raise UnsupportedFunction("its data are no rows of floats")
     code, zero = _code_and_zero(decoded.a.value)
     groups = tuple(axis for axis in stage.reductions if axis.var in variables(decoded.b))

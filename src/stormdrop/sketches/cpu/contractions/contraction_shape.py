@@ -148,7 +148,7 @@ def shape_of_contraction(
     own_itemsize = np.dtype(str(contraction.operand.source.dtype)).itemsize
     widened = is_integer(str(other.source.dtype)) and dots is None
     shifted = str(contraction.operand.source.dtype) == BFLOAT16 and dots is None
-    column_bytes = sum(_bytes(load) for load in (contraction.operand, *contraction.beside))
+    column_bytes = sum(_bytes(load) for load in (contraction.operand, *contraction.decoders))
     per_step = column_bytes / (contraction.column.extent * math.prod(steps.values()))
     prologue = contraction.prologue
     return ContractionShape(
@@ -165,9 +165,9 @@ def shape_of_contraction(
         column_stride=abs(load_stride(contraction.operand, innermost) or 0) * own_itemsize,
         padded_bytes=0 if prologue is None else itemsize * math.prod(shape_of(prologue.buffer)),
         itemsize=itemsize,
-        column_itemsize=per_step if contraction.beside else own_itemsize if dots is None else _WORD,
+        column_itemsize=per_step if contraction.decoders else own_itemsize if dots is None else _WORD,
         multiply_add=_WIDENED if widened else PAIR_OF_INT16 if dots is not None and dots.dtype == "int16" else 1.0,
-        decoding=_DECODING if contraction.beside else _SHIFTED if shifted else 0.0,
+        decoding=_DECODING if contraction.decoders else _SHIFTED if shifted else 0.0,
         parallel=worth_threads(contraction),
     )
 

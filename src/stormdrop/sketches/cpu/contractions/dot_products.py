@@ -150,7 +150,7 @@ def data_and_columns(contraction: Contraction) -> tuple[Factor, Factor]:
 
 def of_bytes(factor: Factor) -> bool:
     """Whether a factor is a byte less a zero point that is a byte of its type: 9 bits with a sign."""
-    if factor.dtype not in ("int8", "uint8") or factor.beside:
+    if factor.dtype not in ("int8", "uint8") or factor.decoders:
         return False
     limits = np.iinfo(factor.dtype)
     return bool(limits.min <= factor.zero_point <= limits.max)

@@ -213,7 +213,7 @@ def _streamed_columns(contraction: Contraction, target: Cpu) -> list[int]:
     """Column tiles of which each core has one or a few, for few rows and a column operand that is read as it lies."""
     as_it_lies = contraction.packable is not None and contraction.constant is None and not contraction.must_pack
     few_rows = math.prod(row_extents(contraction)) <= _STREAMED_ROWS
-    if not as_it_lies or not few_rows or contraction.beside:
+    if not as_it_lies or not few_rows or contraction.decoders:
         return []
     extent, lanes = contraction.column.extent, target.lanes
     tiles = (-(-extent // (target.cores * count)) for count in reversed(_STREAMS))

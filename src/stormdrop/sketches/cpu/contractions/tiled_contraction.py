@@ -84,7 +84,7 @@ class TiledContraction:
             value, start = words.term, words.start
             packing = ((contraction.operand.source, words.stages),)
         elif operand is not None and (contraction.constant is not None or config["pack"]):
-            for load in (operand, *contraction.beside):
+            for load in (operand, *contraction.decoders):
                 stage, packed[load.source] = self._pack(contraction, load, len(packed))
                 packing += ((load.source, (stage,)),)
             value = rewrite_loads(contraction.stage.value, lambda load: packed.get(load.source))

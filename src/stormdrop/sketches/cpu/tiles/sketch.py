@@ -141,7 +141,7 @@ def contraction_of(workload: Workload, target: Cpu, parts: bool) -> tuple[Contra
     """
     contraction = find_contraction(workload.graph, workload.constants)
     if parts:
-        of_float32 = all(factor.dtype == "float32" and not factor.beside for factor in data_and_columns(contraction))
+        of_float32 = all(factor.dtype == "float32" and not factor.decoders for factor in data_and_columns(contraction))
         if not of_float32 or math.prod(axis.extent for axis in contraction.rows) < _FEW_ROWS:
             raise UnsupportedFunction(f"{workload.name} does not multiply {_FEW_ROWS} rows and more of float32")
         contraction = with_high_parts(contraction, workload.constants)
