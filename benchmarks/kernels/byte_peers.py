@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.bench.contender import Unavailable
-from stormdrop.model.artifact.foreign import EXACT_SUMS, ask_for_exact_sums, sums_saturate
+from stormdrop.model.artifact.onnxruntime_parts import EXACT_SUMS, ask_for_exact_sums, sums_saturate
 
 Array = NDArray[Any]
 

@@ -10,7 +10,7 @@ from quantised_models import quantised
 
 import stormdrop as sd
 from stormdrop.bench.bench import Standing
-from stormdrop.model.artifact import foreign
+from stormdrop.model.artifact import onnxruntime_parts
 
 pytestmark = pytest.mark.compiles
 
@@ -30,14 +30,14 @@ def contenders(artifact: Path) -> dict[str, Standing]:
 def test_where_sums_saturate_onnxruntime_takes_part_with_exact_ones_too(
     artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreign, "sums_saturate", lambda: True)
+    monkeypatch.setattr(onnxruntime_parts, "sums_saturate", lambda: True)
     found = contenders(artifact)
     assert list(found) == ["stormdrop", "onnxruntime", "onnxruntime-exact"]
     assert found["onnxruntime-exact"].agrees
-    assert found["onnxruntime-exact"].settings[foreign.EXACT_SUMS] == "1"
-    assert foreign.EXACT_SUMS not in found["onnxruntime"].settings
+    assert found["onnxruntime-exact"].settings[onnxruntime_parts.EXACT_SUMS] == "1"
+    assert onnxruntime_parts.EXACT_SUMS not in found["onnxruntime"].settings
 
 
 def test_elsewhere_it_takes_part_once(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "sums_saturate", lambda: False)
+    monkeypatch.setattr(onnxruntime_parts, "sums_saturate", lambda: False)
     assert list(contenders(artifact)) == ["stormdrop", "onnxruntime"]

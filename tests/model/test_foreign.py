@@ -23,17 +23,17 @@ from tiny_models import make_model
 
 from stormdrop.errors import ArtifactError, InputError, LockTimeout, ModelError
 from stormdrop.machine.cpu import Cpu
-from stormdrop.model.artifact import foreign
+from stormdrop.model.artifact import onnxruntime_parts
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.artifact_files import METADATA
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.converters import recurrent
 from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.importer.onnxruntime_model import run_by_onnxruntime
 from stormdrop.model.importer.together import together
-from stormdrop.model.importer.wholly_foreign import wholly_foreign
 from stormdrop.model.onnx.weights import large_tensors, move_out
-from stormdrop.model.profile import foreign_times
+from stormdrop.model.profile import part_times
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tuning import latency, tune
 from stormdrop.model.tuning.latency import choose_parts
@@ -43,7 +43,7 @@ from stormdrop.model.verification.verify import Reference, random_feeds
 from stormdrop.tuning.options import TuneOptions
 
 pytestmark = pytest.mark.compiles
-onnxruntime = pytest.importorskip("onnxruntime", reason="it runs the foreign parts")
+onnxruntime = pytest.importorskip("onnxruntime", reason="it runs the onnxruntime parts")
 
 MAKERS = [gelu_inside, boxes_at_the_end, only_a_loop, two_segments]
 
@@ -125,7 +125,7 @@ def test_large_results_are_written_in_place(monkeypatch: pytest.MonkeyPatch) -> 
     source = two_segments()
     model = compiled(source)
     small = model.run(random_feeds(model.inputs, 2))
-    monkeypatch.setattr(foreign, "_COPIED", 0)
+    monkeypatch.setattr(onnxruntime_parts, "_COPIED", 0)
     assert_right(model, source, 2)
     assert all(np.array_equal(value, small[name]) for name, value in model.run(random_feeds(model.inputs, 2)).items())
 
@@ -134,7 +134,7 @@ def test_large_results_are_written_in_place(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_part_has_one_thread_if_it_is_faster_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, of_many: float, of_one: float, chosen: int | None
 ) -> None:
-    monkeypatch.setattr(foreign, "_in_turns", lambda sessions, inputs, seconds: [of_many, of_one])
+    monkeypatch.setattr(onnxruntime_parts, "_in_turns", lambda sessions, inputs, seconds: [of_many, of_one])
     graph = load_graph(two_segments())
     graph.foreign.examples = {}
     Reference.compute(graph)
@@ -142,9 +142,9 @@ def test_a_part_has_one_thread_if_it_is_faster_so(
     graph.foreign.choose_threads("m", 2, keep_denormals=False)
     assert [part.threads for part in graph.foreign.reports] == [chosen, chosen]
     made: list[int] = []
-    options = foreign.session_options
+    options = onnxruntime_parts.session_options
     monkeypatch.setattr(
-        foreign, "session_options", lambda threads, alone: made.append(threads) or options(threads, alone)
+        onnxruntime_parts, "session_options", lambda threads, alone: made.append(threads) or options(threads, alone)
     )
     build(graph, {}, Cpu.detect()).save(tmp_path / "m.sd")
     loaded = CompiledModel.load(tmp_path / "m.sd", threads=2)
@@ -171,13 +171,13 @@ def test_parts_are_timed_in_turns() -> None:
     graph.foreign.examples = {}
     Reference.compute(graph)
     sessions = [graph.foreign.sessions("m", threads)[0] for threads in (1, 2)]
-    times = foreign._in_turns(sessions, graph.foreign.examples[0], 0.1)
+    times = onnxruntime_parts._in_turns(sessions, graph.foreign.examples[0], 0.1)
     assert len(times) == 2 and all(0 < seconds < 1 for seconds in times)
 
 
 def test_the_times_of_the_parts() -> None:
     model = compiled(two_segments())
-    times = foreign_times(model, random_feeds(model.inputs))
+    times = part_times(model, random_feeds(model.inputs))
     assert [entry.part.operators for entry in times] == [
         {"com.microsoft.QuickGelu": 2, "Relu": 1},
         {"NonZero": 1, "Transpose": 1},
@@ -287,7 +287,7 @@ def test_parts_flush_denormals_as_kernels_do() -> None:
 
 def test_all_of_a_model_runs_without_the_program_around_it() -> None:
     source = two_segments()
-    whole = wholly_foreign(load_graph(source), "because")
+    whole = run_by_onnxruntime(load_graph(source), "because")
     assert whole is not None and not whole.tasks
     (part,) = whole.foreign.reports
     assert part.whole and part.operators["com.microsoft.QuickGelu"] == 2
@@ -297,7 +297,7 @@ def test_all_of_a_model_runs_without_the_program_around_it() -> None:
     assert_right(model, source, 1)
     called: list[str] = []
     model.instrumented(lambda _, symbol, *rest: called.append(symbol) or 0).run(random_feeds(model.inputs))
-    assert f"{foreign.FUNCTION}0" in called, "what is observed is called by the program"
+    assert f"{onnxruntime_parts.FUNCTION}0" in called, "what is observed is called by the program"
     divided = compiled(gelu_inside())
     assert divided.foreign.alone(divided.metadata, 1) is None
 
@@ -382,7 +382,7 @@ def test_a_part_that_is_all_of_one_size_does_not_run_the_other_sizes(monkeypatch
 
 
 def test_a_model_is_verified_as_its_callers_run_it() -> None:
-    whole = wholly_foreign(load_graph(gelu_inside()), "because")
+    whole = run_by_onnxruntime(load_graph(gelu_inside()), "because")
     assert whole is not None
     model = build(whole, {}, Cpu.detect())
     model._alone = lambda feeds: {info.name: np.zeros(info.shape, info.dtype) for info in model.outputs}
@@ -415,10 +415,10 @@ def test_onnxruntime_runs_all_of_a_model_of_which_it_runs_most(
 ) -> None:
     graph = load_graph(gelu_inside())
 
-    def seconds(parts: foreign.ForeignParts, *_: object) -> dict[int, float]:
+    def seconds(parts: onnxruntime_parts.OnnxruntimeParts, *_: object) -> dict[int, float]:
         return {0: of_parts if parts is graph.foreign else 1e-3}
 
-    monkeypatch.setattr(foreign.ForeignParts, "choose_threads", seconds)
+    monkeypatch.setattr(onnxruntime_parts.OnnxruntimeParts, "choose_threads", seconds)
     monkeypatch.setattr(latency, "MachineLock", _FreeMachine)
     chosen = choose_parts(graph, Cpu.detect(), [random_feeds(graph.inputs)], endless())
     assert (chosen is not graph) is whole
@@ -449,11 +449,11 @@ def test_all_sizes_of_a_model_are_compared_with_all_of_it(
     """The parts of both sizes take 2 seconds, and one size of all of the model takes more than half of that."""
     graph, timed = at_two_sizes(), list[int]()
 
-    def in_turns(sessions: list[foreign.PartSession], inputs: list[np.ndarray], _: float) -> list[float]:
+    def in_turns(sessions: list[onnxruntime_parts.PartSession], inputs: list[np.ndarray], _: float) -> list[float]:
         timed.append(len(inputs[0]))
         return [of_whole if sessions[0].outputs == ["y"] else 1.0] * 2
 
-    monkeypatch.setattr(foreign, "_in_turns", in_turns)
+    monkeypatch.setattr(onnxruntime_parts, "_in_turns", in_turns)
     monkeypatch.setattr(latency, "MachineLock", _FreeMachine)
     feeds = [random_feeds(size.inputs) for size in graph.sizes]
     chosen = choose_parts(graph, Cpu.detect(), feeds, endless())
@@ -463,7 +463,7 @@ def test_all_sizes_of_a_model_are_compared_with_all_of_it(
 
 def test_parts_are_not_timed_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = load_graph(gelu_inside())
-    monkeypatch.setattr(latency, "wholly_foreign", None)
+    monkeypatch.setattr(latency, "run_by_onnxruntime", None)
     monkeypatch.setattr(latency, "MachineLock", None)
     assert choose_parts(graph, Cpu.detect(), [random_feeds(graph.inputs)], TuningRun(0.0, 0.0, None)) is graph
 
@@ -492,7 +492,7 @@ def test_threads_spin_while_onnxruntime_runs_and_sleep_soon_after(
     monkeypatch: pytest.MonkeyPatch, alone: bool, version: str, entries: dict[str, str]
 ) -> None:
     monkeypatch.setattr(onnxruntime, "__version__", version)
-    options, given = foreign.session_options(2, alone), dict[str, str]()
+    options, given = onnxruntime_parts.session_options(2, alone), dict[str, str]()
     for name in ("intra_op.spin_duration_us", "force_spinning_stop", "intra_op.allow_spinning"):
         with suppress(RuntimeError):  # onnxruntime raises it for an option that is not set
             given[f"session.{name}"] = options.get_session_config_entry(f"session.{name}")
@@ -505,9 +505,9 @@ def test_a_session_keeps_the_weights_that_it_reads(tmp_path: Path) -> None:
     outside = move_out(model, tmp_path / "weights.bin")
     weights = large_tensors(outside)
     read = weakref.ref(weights["w"])
-    session = foreign.session_of(outside.SerializeToString(), onnxruntime.SessionOptions(), weights)
+    session = onnxruntime_parts.session_of(outside.SerializeToString(), onnxruntime.SessionOptions(), weights)
     del weights
     assert read() is not None
     x = np.ones((1, 256), np.float32)
-    right = foreign.session_of(model.SerializeToString(), onnxruntime.SessionOptions())
+    right = onnxruntime_parts.session_of(model.SerializeToString(), onnxruntime.SessionOptions())
     assert np.array_equal(session.run(None, {"x": x})[0], right.run(None, {"x": x})[0])

@@ -21,7 +21,7 @@ from stormdrop.model.graph.constants import without_constants
 from stormdrop.model.graph.onnx_origin import OnnxOrigin
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import import_graph
-from stormdrop.model.importer.wholly_foreign import wholly_foreign
+from stormdrop.model.importer.onnxruntime_model import run_by_onnxruntime
 from stormdrop.model.onnx import sizes, weights
 from stormdrop.model.onnx.rewrites.narrow import decode_narrow
 from stormdrop.model.onnx.source import read_source
@@ -197,13 +197,13 @@ def test_narrow_weights_are_decoded_with_scales_in_a_file(tmp_path: Path) -> Non
 
 def test_onnxruntime_gets_the_weights_of_a_whole_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, feeds = import_graph(layers(tmp_path, 256, 2)), {"x": np.ones((8, 256), np.float32)}
-    whole = wholly_foreign(graph, "it is faster")
+    whole = run_by_onnxruntime(graph, "it is faster")
     assert whole is not None and isinstance(graph.source, OnnxOrigin)
     (run,), _ = OnnxOrigin(onnx.load_from_string(whole.foreign.models[0])).outputs([feeds], ["y1"])
     (right,), _ = graph.source.outputs([feeds], ["y1"])
     np.testing.assert_array_equal(run["y1"], right["y1"])
     monkeypatch.setattr(onnx.checker, "MAXIMUM_PROTOBUF", 500_000)
-    assert wholly_foreign(graph, "it is faster") is None, "one message does not hold the weights"
+    assert run_by_onnxruntime(graph, "it is faster") is None, "one message does not hold the weights"
 
 
 def test_what_does_not_fit_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from ..machine.sharing.lock import MachineLock
 from ..measure.timing import FEWEST_ROUNDS, MOST_ROUNDS
-from .artifact.foreign import FUNCTION
+from .artifact.onnxruntime_parts import FUNCTION
 
 if TYPE_CHECKING:
     from .artifact.artifact import CompiledModel
-    from .artifact.metadata import ForeignPart, Work
+    from .artifact.metadata import OnnxruntimePart, Work
 
 BUILTIN = "vm.builtin."
 """The virtual machine's own functions begin with this."""
@@ -148,7 +148,7 @@ def profiles(
 
 
 @dataclass(frozen=True)
-class ForeignTime:
+class PartTime:
     """The time of a part of a model that onnxruntime runs.
 
     Attributes:
@@ -157,7 +157,7 @@ class ForeignTime:
         share: The same as a share of the execution.
     """
 
-    part: ForeignPart
+    part: OnnxruntimePart
     seconds: float
     share: float
 
@@ -173,7 +173,7 @@ class ForeignTime:
         }
 
 
-def foreign_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> list[ForeignTime]:
+def part_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> list[PartTime]:
     """Time the parts of a model that onnxruntime runs.
 
     Args:
@@ -195,7 +195,7 @@ def foreign_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> li
     seconds = {kernel.name: kernel.seconds for kernel in timer.kernels({})}
     names = [(part, f"{FUNCTION}{index}") for index, part in enumerate(model.foreign.reports)]
     parts = [(part, seconds[name]) for part, name in names if name in seconds]
-    return [ForeignTime(part, taken, taken / statistics.median(executions[1:])) for part, taken in parts]
+    return [PartTime(part, taken, taken / statistics.median(executions[1:])) for part, taken in parts]
 
 
 class CallTimer:

@@ -18,7 +18,7 @@ from onnx import helper, version_converter
 
 from ..errors import InputError, ModelError, one_line, shown
 from ..ir.relative_error import relative_error
-from .artifact.foreign import INSTALL
+from .artifact.onnxruntime_parts import INSTALL
 from .graph.peer import peer_outputs
 from .inputs.given import listed, split
 from .onnx.rewrites.code_layers import is_code_layer

@@ -11,7 +11,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from stormdrop.ir.relative_error import relative_error
-from stormdrop.model.artifact.foreign import ask_for_exact_sums
+from stormdrop.model.artifact.onnxruntime_parts import ask_for_exact_sums
 from stormdrop.model.onnx.rewrites.halves import has_halves
 
 Array = NDArray[Any]

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_models import make_model
 
 from stormdrop.errors import ModelError
-from stormdrop.model.artifact.foreign import session_of, session_options
+from stormdrop.model.artifact.onnxruntime_parts import session_of, session_options
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.onnx.source import read_source
 from stormdrop.model.verification.exact import ExactModel

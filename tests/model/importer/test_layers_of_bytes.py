@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import stormdrop as sd
 from stormdrop.ir.contractions.contraction import find_contraction, is_contraction
 from stormdrop.ir.workload import Workload
-from stormdrop.model.artifact.foreign import ask_for_exact_sums
+from stormdrop.model.artifact.onnxruntime_parts import ask_for_exact_sums
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
 

@@ -16,7 +16,7 @@ from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer import frontend, import_onnx
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import import_graph
-from stormdrop.model.importer.wholly_foreign import wholly_foreign
+from stormdrop.model.importer.onnxruntime_model import run_by_onnxruntime
 from stormdrop.model.onnx import trial_run
 from stormdrop.model.random_weights import seed_weights
 
@@ -169,7 +169,7 @@ def test_a_model_of_which_no_node_is_left_is_one_part_if_it_is_not_taken() -> No
 def test_both_ways_to_a_whole_model_are_one() -> None:
     pytest.importorskip("onnxruntime")
     imported = load_graph(all_of_it())
-    chosen = wholly_foreign(imported, imported.foreign.reports[0].reason)
+    chosen = run_by_onnxruntime(imported, imported.foreign.reports[0].reason)
     assert chosen is not None
     assert chosen.foreign.reports == imported.foreign.reports and chosen.foreign.models == imported.foreign.models
     tvm.ir.assert_structural_equal(chosen.mod, imported.mod)

@@ -7,5 +7,5 @@ metadata.py                          what a model says about itself
 program.py, constants_file.py        what TVM executes, and its large constants in a file that is mapped
 call_inputs.py, machines.py          the inputs of a call, and the virtual machines that serve calls
 callers.py                           the thread that a call runs in
-foreign.py                           its parts that onnxruntime runs
+onnxruntime_parts.py                 its parts that onnxruntime runs
 """

@@ -32,10 +32,10 @@ from . import artifact_files
 from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, check_free, checksum, kernels_file
 from .atomic_folder import replace_folder
 from .call_inputs import CallInputs
-from .foreign import ForeignParts
 from .loading import load_program, without_scope_warnings
 from .machines import Machine, Machines, checked_threads, main_function, main_name
 from .metadata import Metadata, Size, TensorInfo, described, sizes_in_words
+from .onnxruntime_parts import OnnxruntimeParts
 from .program import Program, write_weights
 
 # Ctrl-C in a function of ours that TVM calls arrives as what it is, and not as a RuntimeError.
@@ -72,7 +72,7 @@ class CompiledModel:
         program: Program,
         metadata: Metadata,
         symbols: Mapping[str, int] | None = None,
-        foreign: ForeignParts | None = None,
+        foreign: OnnxruntimeParts | None = None,
         threads: int | None = None,
     ) -> None:
         """Make a program ready to run.
@@ -91,7 +91,7 @@ class CompiledModel:
         self.threads = checked_threads(threads)
         self.metadata = metadata
         self.symbols = dict(symbols or {})
-        self.foreign = foreign or ForeignParts()
+        self.foreign = foreign or OnnxruntimeParts()
         self.digest: str | None = None
         self._program = program
         self._make_ready()

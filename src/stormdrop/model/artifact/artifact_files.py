@@ -37,7 +37,7 @@ def kernels_file(part: int) -> str:
     return KERNELS if part == 0 else f"kernels-{part}.bc"
 
 
-def foreign_file(index: int) -> str:
+def part_file(index: int) -> str:
     """The name of the file that holds a part of a model that onnxruntime runs."""
     return f"foreign_{index}.onnx"
 

@@ -19,14 +19,14 @@ from ...errors import ArtifactError, InputError, TargetError, one_line
 from ...machine.process.scratch import scratch_folder
 from ...machine.tiles import permit
 from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, WEIGHTS, open_files, private_copy, unchanging
-from .foreign import ForeignParts
 from .metadata import Metadata, lacking_features
+from .onnxruntime_parts import OnnxruntimeParts
 from .program import Program, read_weights
 
 
 def load_program(
     path: Path, digest: str | None = None, here: bool = True
-) -> tuple[Program, Metadata, str, ForeignParts]:
+) -> tuple[Program, Metadata, str, OnnxruntimeParts]:
     """Load the program of a saved model.
 
     Args:
@@ -55,7 +55,7 @@ def load_program(
 
 def _load(
     path: Path, files: Mapping[str, BinaryIO], digest: str | None, here: bool
-) -> tuple[Program, Metadata, str, ForeignParts]:
+) -> tuple[Program, Metadata, str, OnnxruntimeParts]:
     """The program of a folder whose files are open."""
     metadata, checksums, found = _read_metadata(path, files)
     if digest is not None and digest.lower() != found:
@@ -73,7 +73,9 @@ def _load(
             copies[name], actual = stack.enter_context(checked(files[name]))
             if actual != checksums.get(name):
                 raise ArtifactError(f"{path}: {name} is damaged: its checksum differs")
-        foreign = ForeignParts(metadata.foreign, [Path(copies[part.file]).read_bytes() for part in metadata.foreign])
+        foreign = OnnxruntimeParts(
+            metadata.foreign, [Path(copies[part.file]).read_bytes() for part in metadata.foreign]
+        )
         name = PROGRAM
         try:
             with without_scope_warnings():

@@ -79,7 +79,7 @@ class FallbackReport:
 
 
 @dataclass(frozen=True)
-class ForeignPart:
+class OnnxruntimePart:
     """A part of a model that onnxruntime runs, because no kernel can be made for its operators.
 
     Attributes:
@@ -209,7 +209,7 @@ class Metadata:
     kernels: Mapping[str, Work] = field(default_factory=dict)
     anywhere: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
-    foreign: tuple[ForeignPart, ...] = ()
+    foreign: tuple[OnnxruntimePart, ...] = ()
     sizes: tuple[Size, ...] = ()
     batched: tuple[str, ...] = ()
     units: tuple[str, ...] = ()

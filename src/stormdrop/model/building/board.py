@@ -27,10 +27,10 @@ from ...errors import MeasureError, one_line
 from ...machine.remote import rpc, tracker
 from ...measure.timing import SAMPLE_SECONDS
 from ..artifact.artifact import CompiledModel
-from ..artifact.foreign import ForeignParts
 from ..artifact.loading import load_program, without_scope_warnings
 from ..artifact.machines import Entry, main_name, workspace_name
 from ..artifact.metadata import Metadata
+from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..artifact.program import Program
 from ..inputs.samples import Feeds
 
@@ -147,7 +147,7 @@ class BoardModel(CompiledModel):
         program: Program,
         metadata: Metadata,
         symbols: Mapping[str, int] | None = None,
-        foreign: ForeignParts | None = None,
+        foreign: OnnxruntimeParts | None = None,
     ) -> None:
         self._board = board
         super().__init__(program, metadata, symbols, foreign)

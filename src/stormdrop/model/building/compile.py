@@ -20,12 +20,12 @@ from ...machine.cpu import Cpu
 from ...machine.tiles import permit
 from ...sketches.contract import Variant
 from ..artifact.artifact import CompiledModel
-from ..artifact.foreign import ForeignParts
 from ..artifact.machines import main_name
 from ..artifact.metadata import FallbackReport, Metadata, Size, Work, needed_features
+from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..artifact.program import LEAST, Program
 from ..graph.constants import without_constants
-from ..graph.expressions import calls_kernel, foreign_index, variables_of
+from ..graph.expressions import calls_kernel, part_index, variables_of
 from ..graph.graph import Graph
 from ..graph.place import Place
 from ..graph.renaming import joined
@@ -44,7 +44,7 @@ Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
 Transformed = dict[tuple[tvm_ffi.StructuralKey, int], GenericConst]
 """Transformed constants, by the transform and the address of the constant: several sizes of a model share them."""
 
-CreateModel = Callable[[Program, Metadata, Mapping[str, int], ForeignParts], CompiledModel]
+CreateModel = Callable[[Program, Metadata, Mapping[str, int], OnnxruntimeParts], CompiledModel]
 """Makes a model of its program, its metadata, the task of each kernel, and the parts that onnxruntime runs."""
 
 PlacedVariant = Callable[[int, Place], Variant]
@@ -212,12 +212,12 @@ def _linked(mods: Sequence[tvm.IRModule], library: KernelLibrary, target: Cpu) -
 
 
 def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:
-    """The inputs of a size that nothing but kernels and foreign parts reads. Their memory may begin anywhere."""
+    """The inputs of a size that nothing but kernels and onnxruntime parts reads. Their memory may begin anywhere."""
     main = relax.transform.RewriteDataflowReshape()(mod)["main"]  # it takes some kernels for views
     read_otherwise = {main.body.body}
     for block in main.body.blocks:
         for binding in block.bindings:
-            if not calls_kernel(binding.value) and foreign_index(binding.value) is None:
+            if not calls_kernel(binding.value) and part_index(binding.value) is None:
                 read_otherwise.update(variables_of(binding.value))
     parameters = zip(graph.inputs, main.params, strict=True)
     return {info.name for info, parameter in parameters if parameter not in read_otherwise}

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..artifact.foreign import FUNCTION
+from ..artifact.onnxruntime_parts import FUNCTION
 
 VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 """The operators that give a tensor another shape, and leave its elements where they are."""
@@ -41,7 +41,7 @@ def variables_of(expr: Any) -> list[relax.Var]:
     return found
 
 
-def foreign_index(value: Any) -> int | None:
+def part_index(value: Any) -> int | None:
     """The index of the part that an expression of the imported graph calls; None for any other expression."""
     operator = operator_name(value)
     if operator not in ("relax.call_dps_packed", "relax.call_pure_packed"):
@@ -50,6 +50,6 @@ def foreign_index(value: Any) -> int | None:
     return int(symbol.removeprefix(FUNCTION)) if symbol.startswith(FUNCTION) else None
 
 
-def foreign_arguments(value: Any) -> list[Any]:
+def part_arguments(value: Any) -> list[Any]:
     """The arguments of a call of a part."""
     return list(value.args[1].fields if value.op.name == "relax.call_dps_packed" else value.args[1:])

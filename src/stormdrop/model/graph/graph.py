@@ -12,8 +12,8 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ..artifact.foreign import ForeignParts
 from ..artifact.metadata import TensorInfo
+from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from .origin import Origin
 from .tasks import Task, extract_tasks
 
@@ -23,7 +23,7 @@ class Graph:
     """A model as kernel calls, at one size.
 
     If the model is compiled for several sizes, there is a graph for each. All of them have the same tasks, whose
-    weights are sums over all sizes, and the same foreign parts.
+    weights are sums over all sizes, and the same onnxruntime parts.
 
     Attributes:
         name: The name of the model.
@@ -46,7 +46,7 @@ class Graph:
     source: onnx.ModelProto | Origin
     converted: bool = False
     ignored: tuple[str, ...] = ()
-    foreign: ForeignParts = field(default_factory=ForeignParts)
+    foreign: OnnxruntimeParts = field(default_factory=OnnxruntimeParts)
     others: tuple[Graph, ...] = ()
 
     @property

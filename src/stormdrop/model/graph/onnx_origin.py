@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 
 from ...ir.relative_error import relative_error
-from ..artifact.foreign import sums_saturate
+from ..artifact.onnxruntime_parts import sums_saturate
 from ..inputs.ranges import Ranges
 from ..inputs.samples import Feeds
 from ..onnx.contributed import OF_BYTES, is_contributed

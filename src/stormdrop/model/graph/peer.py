@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from ...errors import ModelError, one_line
-from ..artifact.foreign import session_of
+from ..artifact.onnxruntime_parts import session_of
 from ..inputs.samples import Feeds
 from ..onnx.nodes import attribute_of
 from ..onnx.standard import opset_of

@@ -1,15 +1,15 @@
 """From a user's model to a graph of tasks.
 
-any_model.py                      whatever a user has as a model
-isolated.py                       ONNX, imported in a child process with bounds
-onnx_model.py                     a check of an ONNX model
-import_onnx.py                    ONNX to a graph: the order of all rewrites
-frontend.py, converters/          from ONNX to Relax
-not_imported.py                   nodes that TVM's importer would get wrong
-partition.py                      the parts of a model that onnxruntime runs
-whole_part.py, wholly_foreign.py  a model of which it runs everything
-together.py                       the graphs of several sizes made one
-failing_operator.py               the operator at which a pass fails
-torch_module.py, torch_origin.py  torch modules, and another way to compute them
-relax_module.py                   Relax modules
+any_model.py                          whatever a user has as a model
+isolated.py                           ONNX, imported in a child process with bounds
+onnx_model.py                         a check of an ONNX model
+import_onnx.py                        ONNX to a graph: the order of all rewrites
+frontend.py, converters/              from ONNX to Relax
+not_imported.py                       nodes that TVM's importer would get wrong
+partition.py                          the parts of a model that onnxruntime runs
+whole_part.py, onnxruntime_model.py   a model of which it runs everything
+together.py                           the graphs of several sizes made one
+failing_operator.py                   the operator at which a pass fails
+torch_module.py, torch_origin.py      torch modules, and another way to compute them
+relax_module.py                       Relax modules
 """

@@ -25,7 +25,7 @@ from tvm import relax
 
 from ...errors import ModelError, one_line, shown
 from ..artifact.metadata import TensorInfo
-from ..graph.expressions import foreign_index, operator_name
+from ..graph.expressions import operator_name, part_index
 from ..graph.graph import Graph
 from ..graph.origin import Origin
 from ..graph.tasks import extract_tasks, simplify_functions
@@ -138,7 +138,7 @@ def _check_static(mod: tvm.IRModule, read: OnnxGraph) -> None:
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
             value = binding.value
-            kernel = isinstance(value, relax.Call) and foreign_index(value) is None
+            kernel = isinstance(value, relax.Call) and part_index(value) is None
             types = value.ty.fields if isinstance(value.ty, relax.TupleType) else [value.ty]
             if kernel and any(static_shape(kind) is None for kind in types):
                 operator = operator_of(value)

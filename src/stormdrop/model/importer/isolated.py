@@ -38,7 +38,7 @@ from ...machine.process.child_process import ChildProcess
 from ...machine.process.memory import CHILD_SHARE, limit_memory, usable_memory
 from ...machine.process.no_torch import hide_torch
 from ...machine.process.scratch import scratch_folder
-from ..artifact.metadata import ForeignPart, TensorInfo
+from ..artifact.metadata import OnnxruntimePart, TensorInfo
 from ..inputs.combinations import GivenShapes, Shapes
 from ..inputs.inputs import Values
 from ..onnx.source import refuse_external_data, shapes_of_sizes
@@ -78,7 +78,7 @@ class _Imported:
     constants: tuple[int, ...]
     converted: bool
     ignored: tuple[str, ...]
-    foreign: tuple[ForeignPart, ...]
+    foreign: tuple[OnnxruntimePart, ...]
     left: int
 
 
@@ -189,7 +189,7 @@ def _graph(imported: _Imported, constants: ConstantsReader) -> Graph:
     import tvm  # noqa: F401  whose classes the module consists of
     from tvm_ffi.serialization import from_json_graph_str
 
-    from ..artifact.foreign import ForeignParts
+    from ..artifact.onnxruntime_parts import OnnxruntimeParts
     from ..graph.graph import Graph
     from ..graph.onnx_origin import OnnxOrigin
     from ..graph.tasks import extract_tasks
@@ -214,7 +214,7 @@ def _graph(imported: _Imported, constants: ConstantsReader) -> Graph:
         OnnxOrigin(source, weights, FileState.of(source)) if weights else source,
         imported.converted,
         imported.ignored,
-        ForeignParts(imported.foreign, [(folder / part.file).read_bytes() for part in imported.foreign]),
+        OnnxruntimeParts(imported.foreign, [(folder / part.file).read_bytes() for part in imported.foreign]),
     )
 
 
@@ -259,7 +259,7 @@ def _served(name: str, path: str, shapes: GivenShapes, values: Values, folder: s
 
 
 def _written(graph: Graph, size: Shapes, left: int, folder: Path, constants: ConstantsWriter) -> _Imported:
-    """What the parent has to know of a graph, whose module, source and foreign parts are written to a folder."""
+    """What the parent has to know of a graph, whose module, source and onnxruntime parts are written to a folder."""
     from tvm_ffi.serialization import to_json_graph_str
 
     from ..graph.constants import without_constants

@@ -21,7 +21,7 @@ from ..onnx.standard import is_standard, opset_of
 from ..onnx.training import refuse_training
 from ..onnx.trial_run import KERNEL_TYPES
 from ..onnx.weights import move_out, moved_in
-from .converters.foreign import OPERATOR
+from .converters.onnxruntime_part import OPERATOR
 from .not_imported import refusal_reason
 
 _OLDEST_OPSET = 7

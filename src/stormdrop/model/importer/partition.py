@@ -6,9 +6,9 @@ is found out by trying: the error names the node, or else each different node is
 
     Conv -> LSTM -> MatMul   ->   Conv -> stormdrop.Foreign -> MatMul   ->   conv2d, call_dps_packed(...), matmul
 
-Foreign nodes are merged to foreign parts (`segments`). Each becomes an ONNX model of its own, and one node of our own
-domain, which the importer translates to the call of a packed function (`foreign`). If all nodes are foreign, the whole
-model is one part (`whole_part`).
+Foreign nodes are merged to onnxruntime parts (`segments`). Each becomes an ONNX model of its own, and one node of our
+own domain, which the importer translates to the call of a packed function (`onnxruntime_parts`). If all nodes are
+foreign, the whole model is one part (`whole_part`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ import tvm
 from onnx import helper
 
 from ...errors import ModelError, shown
-from ..artifact.artifact_files import foreign_file
-from ..artifact.foreign import INSTALL, ForeignParts
-from ..artifact.metadata import OPEN, ForeignPart, TensorInfo
+from ..artifact.artifact_files import part_file
+from ..artifact.metadata import OPEN, OnnxruntimePart, TensorInfo
+from ..artifact.onnxruntime_parts import INSTALL, OnnxruntimeParts
 from ..graph.onnx_origin import OnnxOrigin
 from ..onnx.segments import Segment, Wiring, divide
 from ..onnx.standard import is_standard, operator_name
 from ..onnx.trial_run import ValueType, value_types
 from ..onnx.weights import moved_in
-from .converters.foreign import DOMAIN, OPERATOR
+from .converters.onnxruntime_part import DOMAIN, OPERATOR
 from .onnx_model import OnnxGraph, unsupported_nodes
 from .whole_part import whole_part
 
@@ -58,8 +58,8 @@ class NotNative(ModelError):
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def import_with_parts(read: OnnxGraph, convert: Convert) -> tuple[tvm.IRModule, ForeignParts, Shapes]:
-    """Translate a model, with calls of foreign parts where it has to be.
+def import_with_parts(read: OnnxGraph, convert: Convert) -> tuple[tvm.IRModule, OnnxruntimeParts, Shapes]:
+    """Translate a model, with calls of onnxruntime parts where it has to be.
 
     Args:
         read: The model.
@@ -73,31 +73,31 @@ def import_with_parts(read: OnnxGraph, convert: Convert) -> tuple[tvm.IRModule, 
     """
     reasons = unsupported_nodes(read.cleaned)
     if read.unclean is not None:
-        return _wholly_foreign(read, f"{read.name}: {read.unclean}")
+        return _by_onnxruntime(read, f"{read.name}: {read.unclean}")
     if not reasons:
         try:
-            return convert(read), ForeignParts(), {}
+            return convert(read), OnnxruntimeParts(), {}
         except NotNative as error:
             refused = str(error)
     else:
         refused = f"{read.name}: {next(iter(reasons.values()))}"
-    return _partly_foreign(read, convert, reasons, refused)
+    return _partly_by_onnxruntime(read, convert, reasons, refused)
 
 
-def _partly_foreign(
+def _partly_by_onnxruntime(
     read: OnnxGraph, convert: Convert, reasons: dict[int, str], refused: str
-) -> tuple[tvm.IRModule, ForeignParts, Shapes]:
+) -> tuple[tvm.IRModule, OnnxruntimeParts, Shapes]:
     """`refused` is the message with which the model would be refused without onnxruntime."""
     _require_onnxruntime(refused)
     try:
         types = value_types(read.cleaned, read.inputs, read.name)
     except ModelError:
-        return _wholly_foreign(read, refused)  # a rewrite may have broken the model, and not its source
+        return _by_onnxruntime(read, refused)  # a rewrite may have broken the model, and not its source
     candidates = _Candidates(read, types, reasons)
     for _ in range(_TRIES):
         steps = candidates.divided()
         if steps and not any(isinstance(step, int) for step in steps):
-            return _wholly_foreign(read, f"{read.name}: {candidates.first_reason}", types)
+            return _by_onnxruntime(read, f"{read.name}: {candidates.first_reason}", types)
         native, parts = candidates.as_parts(steps)
         try:
             return convert(native), parts, _open_outputs(read, types)
@@ -105,12 +105,12 @@ def _partly_foreign(
             refused = str(error)
             if not candidates.learn(error, convert):
                 break
-    return _wholly_foreign(read, refused)
+    return _by_onnxruntime(read, refused)
 
 
-def _wholly_foreign(
+def _by_onnxruntime(
     read: OnnxGraph, refused: str, types: Mapping[str, ValueType] | None = None
-) -> tuple[tvm.IRModule, ForeignParts, Shapes]:
+) -> tuple[tvm.IRModule, OnnxruntimeParts, Shapes]:
     """The whole model as one part. `types` are those of its outputs, if they are known."""
     _require_onnxruntime(refused)
     try:
@@ -121,7 +121,7 @@ def _wholly_foreign(
     whole = whole_part(OnnxOrigin(read.source), read.inputs, outputs, refused.removeprefix(f"{read.name}: "))
     if whole is None:
         raise ModelError(f"{refused}; onnxruntime has to run all of it, and takes less than 2 GB of weights then")
-    return whole.mod, ForeignParts([whole.report], [whole.model]), _open_outputs(read, known)
+    return whole.mod, OnnxruntimeParts([whole.report], [whole.model]), _open_outputs(read, known)
 
 
 def _outputs(read: OnnxGraph, types: Mapping[str, ValueType]) -> list[TensorInfo]:
@@ -175,12 +175,12 @@ class _Candidates:
         return self._reasons[min(self._reasons)]
 
     def divided(self) -> list[int | Segment]:
-        """The native nodes, and the foreign parts."""
+        """The native nodes, and the onnxruntime parts."""
         return list(divide(self._wiring, set(self._reasons), self._may_cross))
 
-    def as_parts(self, steps: Sequence[int | Segment]) -> tuple[OnnxGraph, ForeignParts]:
-        """The model with one node for each foreign part, and the parts."""
-        reports: list[ForeignPart] = []
+    def as_parts(self, steps: Sequence[int | Segment]) -> tuple[OnnxGraph, OnnxruntimeParts]:
+        """The model with one node for each onnxruntime part, and the parts."""
+        reports: list[OnnxruntimePart] = []
         models: list[bytes] = []
         nodes = [node for node in self._read.cleaned.graph.node if is_standard(node, "Constant")]
         for step in steps:
@@ -194,7 +194,7 @@ class _Candidates:
         native.CopyFrom(self._read.cleaned)
         del native.graph.node[:]
         native.graph.node.extend(nodes)
-        return replace(self._read, cleaned=native), ForeignParts(reports, models)
+        return replace(self._read, cleaned=native), OnnxruntimeParts(reports, models)
 
     def learn(self, failure: NotNative, convert: Convert) -> bool:
         """Note which native nodes are at fault. False if none is found."""
@@ -253,7 +253,7 @@ class _Candidates:
         return is_standard(self._wiring.nodes[position], "Constant")
 
     def _call(self, segment: Segment, index: int) -> onnx.NodeProto:
-        """The node that stands for a foreign part."""
+        """The node that stands for an onnxruntime part."""
         return helper.make_node(
             OPERATOR,
             segment.inputs,
@@ -264,13 +264,13 @@ class _Candidates:
             types=[self._types[name].proto() for name in segment.outputs],
         )
 
-    def _report(self, segment: Segment, index: int) -> ForeignPart:
+    def _report(self, segment: Segment, index: int) -> OnnxruntimePart:
         operators = Counter(operator_name(self._wiring.nodes[position]) for position in segment.nodes)
         reason = next(self._reasons[position] for position in segment.nodes if position in self._reasons)
-        return ForeignPart(foreign_file(index), dict(operators), reason)
+        return OnnxruntimePart(part_file(index), dict(operators), reason)
 
     def _model(self, segment: Segment) -> onnx.ModelProto:
-        """A foreign part as a model, with the constants that it reads."""
+        """An onnxruntime part as a model, with the constants that it reads."""
         cleaned = self._read.cleaned
         read = {name for position in segment.nodes for name in self._wiring.reads[position]}
         constants = [

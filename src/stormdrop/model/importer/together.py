@@ -15,7 +15,7 @@ import tvm
 from tvm import tirx
 
 from ...errors import ModelError
-from ..artifact.foreign import FUNCTION, ForeignParts
+from ..artifact.onnxruntime_parts import FUNCTION, OnnxruntimeParts
 from ..graph.graph import Graph
 from ..graph.renaming import renamed
 
@@ -28,7 +28,7 @@ def together(graphs: Sequence[Graph]) -> Graph:
 
     Returns:
         The graph of the main size, with those of the other sizes as `others`. All of them have the same tasks and the
-        same foreign parts.
+        same onnxruntime parts.
 
     Raises:
         ModelError: The model has other outputs at another size.
@@ -74,9 +74,9 @@ def _kernel_names(mod: tvm.IRModule, suffix: str, taken: set[str]) -> dict[str, 
     return names
 
 
-def _parts(graphs: Sequence[Graph]) -> tuple[ForeignParts, list[list[int]]]:
-    """The different foreign parts of all graphs, and where those of each graph are among them."""
-    from ..artifact.artifact_files import foreign_file
+def _parts(graphs: Sequence[Graph]) -> tuple[OnnxruntimeParts, list[list[int]]]:
+    """The different onnxruntime parts of all graphs, and where those of each graph are among them."""
+    from ..artifact.artifact_files import part_file
 
     index_of: dict[bytes, int] = {}
     reports = []
@@ -86,6 +86,6 @@ def _parts(graphs: Sequence[Graph]) -> tuple[ForeignParts, list[list[int]]]:
         for report, model in zip(graph.foreign.reports, graph.foreign.models, strict=True):
             if model not in index_of:
                 index_of[model] = len(index_of)
-                reports.append(replace(report, file=foreign_file(index_of[model])))
+                reports.append(replace(report, file=part_file(index_of[model])))
             positions[-1].append(index_of[model])
-    return ForeignParts(reports, list(index_of)), positions
+    return OnnxruntimeParts(reports, list(index_of)), positions

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import tvm
 from tvm import relax
 
-from ..artifact.artifact_files import foreign_file
-from ..artifact.foreign import FUNCTION
-from ..artifact.metadata import OPEN, ForeignPart, TensorInfo
+from ..artifact.artifact_files import part_file
+from ..artifact.metadata import OPEN, OnnxruntimePart, TensorInfo
+from ..artifact.onnxruntime_parts import FUNCTION
 from ..graph.onnx_origin import OnnxOrigin
 from ..onnx.standard import is_standard, operator_name
 
@@ -28,7 +28,7 @@ class Whole(NamedTuple):
     """A model as one part: the program that calls it, what it consists of, and its ONNX model."""
 
     mod: tvm.IRModule
-    report: ForeignPart
+    report: OnnxruntimePart
     model: bytes
 
 
@@ -54,7 +54,7 @@ def whole_part(
     if message is None:
         return None
     operators = Counter(operator_name(node) for node in origin.model.graph.node if not is_standard(node, "Constant"))
-    report = ForeignPart(foreign_file(index), dict(operators), reason, whole=True)
+    report = OnnxruntimePart(part_file(index), dict(operators), reason, whole=True)
     return Whole(_program(inputs, outputs, index), report, message)
 
 

@@ -1,4 +1,4 @@
-"""Divides a graph into native nodes and foreign parts, which are as large as possible and never form a cycle.
+"""Divides a graph into native nodes and onnxruntime parts, which are as large as possible and never form a cycle.
 
 Each node has a level: native nodes have even ones, foreign nodes odd ones, and no node has a smaller one than what it
 reads. All foreign nodes of a level are one part. A path between two nodes of one level stays in it, so a part
@@ -27,7 +27,7 @@ _KERNELS = {
     *("GRU", "LSTM", "RNN"),
     *contributed.OPERATORS,
 }
-"""Operators that are worth a crossing from and to a foreign part. Between two parts, all others join them."""
+"""Operators that are worth a crossing from and to an onnxruntime part. Between two parts, all others join them."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Wiring:
         return [self.producers[name] for name in self.reads[position] if name in self.producers]
 
     def segment(self, positions: Sequence[int]) -> Segment:
-        """Nodes as a foreign part."""
+        """Nodes as an onnxruntime part."""
         inside = set(positions)
         made = [name for position in positions for name in self.nodes[position].output if name]
         read = dict.fromkeys(name for position in positions for name in self.reads[position])
@@ -98,7 +98,7 @@ def divide(wiring: Wiring, foreign: set[int], may_cross: Callable[[str], bool]) 
         may_cross: Whether a value may be passed from one part to another: whether it is a tensor.
 
     Yields:
-        Native nodes by position, and foreign parts, in an order in which each comes after what it reads.
+        Native nodes by position, and onnxruntime parts, in an order in which each comes after what it reads.
     """
     foreign = set(foreign)
     while joining := _joining(wiring, foreign, may_cross):
@@ -124,7 +124,7 @@ def _levels(wiring: Wiring, foreign: set[int]) -> dict[int, int]:
 
 
 def _joining(wiring: Wiring, foreign: set[int], may_cross: Callable[[str], bool]) -> set[int]:
-    """Native nodes between two foreign parts that cost less than the crossings, or that no tensor would cross."""
+    """Native nodes between two onnxruntime parts that cost less than the crossings, or that no tensor would cross."""
     levels = _levels(wiring, foreign)
     for name, position in wiring.producers.items():
         if position in foreign and not may_cross(name):

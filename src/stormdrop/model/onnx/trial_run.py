@@ -14,8 +14,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from ...errors import ModelError, one_line
-from ..artifact.foreign import session_of, session_options
 from ..artifact.metadata import OPEN, TensorInfo
+from ..artifact.onnxruntime_parts import session_of, session_options
 from ..inputs.samples import random_feeds
 from .index_ranges import index_ranges
 from .weights import large_tensors

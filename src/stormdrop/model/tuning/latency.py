@@ -17,12 +17,12 @@ from ...machine.sharing.lock import MachineLock
 from ...measure.timing import FEWEST_ROUNDS, rounds_within
 from ...statistics import Interval, median_interval, ratio_interval
 from ..artifact.artifact import CompiledModel
-from ..artifact.foreign import CHOOSING, Array
+from ..artifact.onnxruntime_parts import CHOOSING, Array
 from ..building.board import BoardModel, in_turns
-from ..graph.expressions import foreign_index
+from ..graph.expressions import part_index
 from ..graph.graph import Graph
-from ..importer.wholly_foreign import wholly_foreign
-from ..profile import ForeignTime, Profile, foreign_times, profile
+from ..importer.onnxruntime_model import run_by_onnxruntime
+from ..profile import PartTime, Profile, part_times, profile
 from ..verification.verify import Feeds
 from .tuning_run import TuningRun
 
@@ -73,7 +73,7 @@ def choose_parts(graph: Graph, machine: Cpu, feeds: Sequence[Feeds], run: Tuning
     if not run.has_time:
         return graph
     is_whole = all(part.whole for part in graph.foreign.reports)
-    whole = None if is_whole else wholly_foreign(graph, _MOST_ANYWAY)
+    whole = None if is_whole else run_by_onnxruntime(graph, _MOST_ANYWAY)
     end = clock.perf_counter() + _granted(run, _LOCK_SECONDS)
     with closing(MachineLock()) as lock, suppress(LockTimeout), lock.exclusive(end):
         seconds = _seconds(graph, examples, machine, run)
@@ -102,7 +102,7 @@ def _seconds(graph: Graph, examples: dict[int, list[Array]] | None, machine: Cpu
     finally:
         graph.foreign.examples = None
     bindings = [binding for size in graph.sizes for block in size.mod["main"].body.blocks for binding in block.bindings]
-    parts = [foreign_index(binding.value) for binding in bindings]
+    parts = [part_index(binding.value) for binding in bindings]
     return sum(seconds.get(part, 0.0) for part in parts if part is not None)
 
 
@@ -151,14 +151,14 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
     return *_summary(rounds, len(calls)), len(quiet) < wanted
 
 
-def times_of_foreign_parts(model: CompiledModel, feeds: Sequence[Feeds]) -> list[ForeignTime]:
+def times_of_parts(model: CompiledModel, feeds: Sequence[Feeds]) -> list[PartTime]:
     """The times of the parts of all sizes; of a part that several sizes have, that of the first of them.
 
     Args:
         model: the model.
         feeds: its inputs at each size.
     """
-    times = {each.part.file: each for of_size in reversed(feeds) for each in foreign_times(model, of_size)}
+    times = {each.part.file: each for of_size in reversed(feeds) for each in part_times(model, of_size)}
     return [times[part.file] for part in model.foreign.reports if part.file in times]
 
 

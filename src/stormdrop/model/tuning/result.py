@@ -18,7 +18,7 @@ from ..artifact.metadata import sizes_in_words
 from ..building.repair import Replacement
 from ..building.tuned_task import TunedTask
 from ..precision.choice import PrecisionReport
-from ..profile import ForeignTime
+from ..profile import PartTime
 from ..verification.verify import Verification
 from .sized_result import SizeResult, timing
 
@@ -74,7 +74,7 @@ class ModelResult:
     disturbed: bool = False
     digest: str | None = None
     speedup: Interval | None = None
-    foreign: Sequence[ForeignTime] = ()
+    foreign: Sequence[PartTime] = ()
     sizes: Sequence[SizeResult] = ()
     module: Callable[[], tvm.IRModule] | None = None
     left_out: Sequence[str] = ()

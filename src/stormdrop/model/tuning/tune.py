@@ -42,7 +42,7 @@ from ..verification.references import with_references
 from ..verification.verify import Reference
 from .budget import Budget
 from .choice import choose
-from .latency import choose_parts, inside_profile, latencies, times_of_foreign_parts
+from .latency import choose_parts, inside_profile, latencies, times_of_parts
 from .result import ModelResult
 from .scheduler import tune_tasks
 from .sized_result import size_results
@@ -259,7 +259,7 @@ def tune_model_with(
             calls = [(model, of_size) for model in models for of_size in feeds]
             intervals, speedup, disturbed = latencies(calls, machine.cores, run)
             tuned_seconds, untuned = intervals[: len(feeds)], intervals[len(feeds) :]
-            foreign = run.despite_interruption(lambda: times_of_foreign_parts(verified.model, feeds))
+            foreign = run.despite_interruption(lambda: times_of_parts(verified.model, feeds))
             inside = run.despite_interruption(lambda: inside_profile(verified.model, feeds[0], run))
     run.say_if_late(graph.name)
     for replacement in verified.replaced:

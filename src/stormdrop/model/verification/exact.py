@@ -20,7 +20,7 @@ from ...ir import reference
 from ...ir.dtypes import is_float
 from ...ir.stages import Stage, StageGraph
 from ...machine.threads import thread_count
-from ..graph.expressions import VIEWS, calls_kernel, foreign_arguments, foreign_index, operator_name, variables_of
+from ..graph.expressions import VIEWS, calls_kernel, operator_name, part_arguments, part_index, variables_of
 from ..graph.graph import Graph
 from ..inputs.samples import Feeds
 from ..tensors import array_of
@@ -125,7 +125,7 @@ class ExactModel:
 
         with np.errstate(all="ignore"):
             for position, binding in enumerate(self._bindings):
-                part = foreign_index(binding.value) if results is not None else None
+                part = part_index(binding.value) if results is not None else None
                 if results is not None and part is not None:
                     values[binding.var] = results[part][0] if len(results[part]) == 1 else tuple(results[part])
                 else:
@@ -141,8 +141,8 @@ class ExactModel:
     @property
     def part_arguments(self) -> dict[int, list[Any]]:
         """What each part that onnxruntime runs reads, by the index of the part."""
-        calls = [(foreign_index(binding.value), binding.value) for binding in self._bindings]
-        return {part: foreign_arguments(call) for part, call in calls if part is not None}
+        calls = [(part_index(binding.value), binding.value) for binding in self._bindings]
+        return {part: part_arguments(call) for part, call in calls if part is not None}
 
     @property
     def jumps(self) -> bool:
@@ -152,9 +152,9 @@ class ExactModel:
     def _evaluated(
         self, expr: Any, stages: Mapping[str, StageGraph], value: Any, rounded: bool, after: _After | None
     ) -> Any:
-        part = foreign_index(expr)
+        part = part_index(expr)
         if part is not None:
-            return self._by_onnxruntime(part, foreign_arguments(expr), value)
+            return self._by_onnxruntime(part, part_arguments(expr), value)
         if not isinstance(expr, relax.Call):
             return value(expr.tuple_value)[expr.index] if isinstance(expr, relax.TupleGetItem) else value(expr)
         if calls_kernel(expr):
@@ -181,7 +181,7 @@ class ExactModel:
                     self._stages[name] = StageGraph.parse(self._graph.mod[name], gathers=True)
                     reference.check_supported(self._stages[name])
                 return
-            if operator_name(expr) in VIEWS or foreign_index(expr) is not None:
+            if operator_name(expr) in VIEWS or part_index(expr) is not None:
                 return
         elif isinstance(binding, relax.VarBinding) and isinstance(
             expr, relax.TupleGetItem | relax.Tuple | relax.Var | GenericConst
@@ -240,7 +240,7 @@ class ExactModel:
 
     def _moved(self, call: Any) -> Any | None:
         """What a call moves to another place or another shape; None if it computes."""
-        if foreign_index(call) is not None:
+        if part_index(call) is not None:
             return None
         if not calls_kernel(call):
             return call.args[0]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ...machine.threads import thread_count
 from ..artifact.artifact import CompiledModel
-from ..artifact.foreign import FUNCTION
+from ..artifact.onnxruntime_parts import FUNCTION
 from ..graph.graph import Graph
 from ..graph.onnx_origin import OnnxOrigin, origin_of
 from ..inputs.samples import Feeds
@@ -65,7 +65,7 @@ class _PartCall(NamedTuple):
 
 
 def compared_by_parts(exact: ExactModel, model: CompiledModel, feeds: Feeds) -> Iterator[Compared]:
-    """Run a model that has foreign parts, and pair its tensors with what they should be.
+    """Run a model that has onnxruntime parts, and pair its tensors with what they should be.
 
     Args:
         exact: The model as it was imported.

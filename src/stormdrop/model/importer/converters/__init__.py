@@ -17,7 +17,7 @@ quantized.py            quantized tensors
 quantized_attention.py  attention to bytes
 integer_products.py     products and convolutions of integers, less their zero points
 codes.py                products with weights that are codes of 4 or 8 bits
-foreign.py              the nodes that stand for a foreign part
+onnxruntime_part.py     the nodes that stand for an onnxruntime part
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from . import (
     conv_transpose,
     elementwise,
     extrema,
-    foreign,
     indexing,
     normalization,
+    onnxruntime_part,
     quantized,
     quantized_attention,
     recurrent,
@@ -47,7 +47,7 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     **conv_transpose.CONVERTERS,
     **elementwise.CONVERTERS,
     **extrema.CONVERTERS,
-    **foreign.CONVERTERS,
+    **onnxruntime_part.CONVERTERS,
     **indexing.CONVERTERS,
     **normalization.CONVERTERS,
     **quantized.CONVERTERS,

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ...errors import ModelError, one_line, shown
 from ...machine.denormals import denormals, restore_mode, set_mode
 from ...machine.detect import cpu_family, host_features
-from .metadata import OPEN, ForeignPart, Metadata
+from .metadata import OPEN, Metadata, OnnxruntimePart
 
 FUNCTION = "stormdrop.onnxruntime."
 """The names of the packed functions begin with this; the index of the part follows."""
@@ -53,7 +53,7 @@ _PACKED = 1 << 28  # bytes of weights that onnxruntime may pack, which takes the
 _COPIED = 1 << 17  # bytes of outputs that are copied: where they are written in place, a call takes 20 us longer
 
 
-class ForeignParts:
+class OnnxruntimeParts:
     """The parts of one model.
 
     All compiled forms of the model share one object, and so the sessions. Sessions may run in several threads at once.
@@ -64,7 +64,7 @@ class ForeignParts:
         examples: Inputs that parts had in the verification, by the index of the part; None if nobody wants them.
     """
 
-    def __init__(self, reports: Sequence[ForeignPart] = (), models: Sequence[bytes] = ()) -> None:
+    def __init__(self, reports: Sequence[OnnxruntimePart] = (), models: Sequence[bytes] = ()) -> None:
         self.reports = tuple(reports)
         self.models = tuple(models)
         self.examples: dict[int, list[Array]] | None = None
@@ -208,7 +208,7 @@ def _keeps_denormals(metadata: Metadata) -> bool:
     return bool(metadata.target.get("keep_denormals", False))
 
 
-def require_onnxruntime(name: str, parts: Sequence[ForeignPart]) -> Any:
+def require_onnxruntime(name: str, parts: Sequence[OnnxruntimePart]) -> Any:
     """The module onnxruntime.
 
     Args:
@@ -397,7 +397,7 @@ def session_of(model: bytes, options: Any, weights: Mapping[str, Array] | None =
     return session
 
 
-def _session(name: str, part: ForeignPart, model: bytes, threads: int, keep_denormals: bool) -> PartSession:
+def _session(name: str, part: OnnxruntimePart, model: bytes, threads: int, keep_denormals: bool) -> PartSession:
     options = session_options(threads, part.whole)
     options.add_session_config_entry("session.set_denormal_as_zero", "0" if keep_denormals else "1")
     try:

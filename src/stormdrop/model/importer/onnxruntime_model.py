@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..artifact.foreign import ForeignParts
+from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..graph.graph import Graph
 from ..graph.onnx_origin import OnnxOrigin, origin_of
 from .whole_part import whole_part
 
 
-def wholly_foreign(graph: Graph, reason: str) -> Graph | None:
+def run_by_onnxruntime(graph: Graph, reason: str) -> Graph | None:
     """The graph of a model of which onnxruntime runs everything.
 
     Args:
@@ -31,7 +31,7 @@ def wholly_foreign(graph: Graph, reason: str) -> Graph | None:
         if whole is None:
             return None
         wholes.append(whole)
-    foreign = ForeignParts([whole.report for whole in wholes], [whole.model for whole in wholes])
+    foreign = OnnxruntimeParts([whole.report for whole in wholes], [whole.model for whole in wholes])
     first, *others = (
         replace(size, mod=whole.mod, tasks=(), foreign=foreign, others=())
         for size, whole in zip(graph.sizes, wholes, strict=True)

@@ -1,4 +1,4 @@
-"""The converter of the nodes that stand for a foreign part of a graph; see `partition`."""
+"""The converter of the nodes that stand for an onnxruntime part of a graph; see `partition`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 from tvm import relax
 
-from ...artifact.foreign import FUNCTION
+from ...artifact.onnxruntime_parts import FUNCTION
 from .node import Node
 
 OPERATOR, DOMAIN = "StormdropForeign", "stormdrop"
