@@ -40,7 +40,6 @@ class KernelView:
             were not timed inside the model; None if neither is known.
         share: The same as a share of the execution.
         alone: Seconds of one call as the last race of its search measured it; None if it was not tuned.
-        alone_interval: The 95% interval of `alone`.
         roofline: Where it is in the roofline model; None if its work, its time or the limits are not known.
         sketch: The sketch of its schedule in the model; None if the schedule is a plain one.
         kernel: Its entry in the document.
@@ -53,7 +52,6 @@ class KernelView:
     seconds: float | None
     share: float | None
     alone: float | None
-    alone_interval: tuple[float, float] | None
     roofline: Roofline | None
     sketch: str | None
     kernel: Kernel
@@ -145,7 +143,6 @@ def _view(
         seconds=seconds,
         share=seconds / total if seconds is not None and total else None,
         alone=alone["seconds"] if alone else None,
-        alone_interval=(alone["interval"][0], alone["interval"][1]) if alone else None,
         roofline=place_in_roofline(work["flops"], work["bytes"], per_call, limits)
         if work and per_call and limits
         else None,

@@ -83,7 +83,6 @@ class KernelTask:
         options: TuneOptions,
         *,
         passing: Passing | None = None,
-        part_of: PartOf | None = None,
         site: Site | None = None,
         runner_asked: bool = False,
     ) -> KernelTask:
@@ -94,7 +93,6 @@ class KernelTask:
             target: the machine to tune it for; this one by default.
             options: how it is tuned.
             passing: see `KernelTask`.
-            part_of: see `KernelTask`.
             site: where it is measured. By default the target says so, whose runner is then asked for its cores.
             runner_asked: whether the runner has been asked already.
 
@@ -120,7 +118,7 @@ class KernelTask:
         sketches = registry.sketches_for(workload, machine, options.sketches, max_error)
         if not sketches:
             raise UnsupportedFunction(f"{workload.name}: no sketch applies to this function")
-        return cls(workload, machine, options, sketches, site or site_of(machine), passing, part_of)
+        return cls(workload, machine, options, sketches, site or site_of(machine), passing)
 
     def request(
         self,
@@ -131,16 +129,7 @@ class KernelTask:
         trials: int | None = None,
         width: int | None = None,
     ) -> TuningRequest:
-        """The request to tune it.
-
-        Args:
-            seconds: the wall seconds that are granted; None is no bound.
-            begin: when the seconds began to count, a reading of `time.perf_counter`.
-            reuse: what of the records may be used.
-            on_progress: is called with the progress after every batch.
-            trials: the most distinct candidates.
-            width: how many candidates are measured at the same time; by default as many as the site can.
-        """
+        """The request to tune it. See `TuningRequest.create` for the arguments; `width` is the site's by default."""
         workload, target, options = self.workload, self.target, self.options
         versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
         features = knowledge.features(self.sketches, workload, target, options.features, self.network.kernels)

@@ -103,19 +103,11 @@ class TuningRequest:
         method: Mapping[str, Any] | None = None,
         width: int = 1,
     ) -> TuningRequest:
-        """The request for these options.
+        """The request for these options. The arguments that are not listed are attributes of the request.
 
         Args:
-            problem: what is tuned and for which machine; records are kept under it.
-            spaces: the spaces to search; the origin of the first one is the default.
             options: the options of the tuning.
-            trials: the most distinct candidates; None is no bound.
-            seconds: the wall seconds that are granted; None is no bound.
-            begin: when the seconds began to count, a reading of `time.perf_counter`.
             versions: versions of the tools that measured times depend on.
-            reuse: what of the records may be used.
-            on_progress: is called with the progress after every batch.
-            knowledge: what the search is told besides the spaces.
             method: what else trials depend on, for the records.
             width: how many candidates are measured at the same time. Batches are wide enough for all of them, and a
                 search that can ask ahead does.

@@ -230,8 +230,6 @@ class SearchResult:
         setting: Setting,
         default: Candidate,
         spaces: Mapping[str, Space],
-        *,
-        ended_by: str = "",
         **others: Any,
     ) -> SearchResult:
         """A result with everything that follows from the trace; `others` are the remaining attributes."""
@@ -248,7 +246,7 @@ class SearchResult:
             suspect=trace.suspect,
             statuses=trace.statuses,
             error=trace.error,
-            ended_by=ended_by,
+            ended_by="",
             default_failed=any(not measurement.ok for measurement in trace.measurements.get(default, ())),
             **others,
         )

@@ -66,19 +66,13 @@ def load_graph(
 ) -> Graph:
     """Import an ONNX model in this process, without any bound: for files that are trusted. See `isolated`.
 
-    Args:
-        model: The path of an ONNX file, or a model in memory.
-        shapes: The shapes of inputs whose shape the model leaves open, by input name.
-        values: The values of inputs that become constants, by input name.
-        name: The name of the model, if it is not that of its file or its graph.
-        weights: A file for its large weights, which has to stay as long as the graph's source is used.
+    The arguments are those of `read_source`. The file `weights` has to stay as long as the graph's source is used.
 
     Raises:
         ModelError: The file cannot be read, a shape is open, or an operator is not supported. The message is one line.
     """
-    from .onnx_model import (
-        load_onnx,
-    )  # loads onnxscript, which a process that leaves the import to a child need not have
+    # This loads onnxscript, which a process that leaves the import to a child need not have.
+    from .onnx_model import load_onnx
 
     read = load_onnx(model, shapes, values, name, weights)
     mod, foreign, shapes_of_open = import_with_parts(read, _converted)

@@ -60,14 +60,7 @@ def load_onnx(
     name: str | None = None,
     weights: Path | None = None,
 ) -> OnnxGraph:
-    """Read, check and clean an ONNX model.
-
-    Args:
-        model: The path of an ONNX file, or a model in memory, which is not changed.
-        shapes: The shapes of inputs whose shape the model leaves open, by input name.
-        values: The values of inputs that become constants, by input name.
-        name: The name of the model, if it is not that of its file or its graph.
-        weights: A file for its large weights; without it those that it holds stay in it.
+    """Read, check and clean an ONNX model. The arguments are those of `read_source`.
 
     Raises:
         ModelError: The file cannot be read, or a shape is open or wrong.

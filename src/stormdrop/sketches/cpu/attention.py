@@ -75,11 +75,7 @@ class Attention:
         return _cycles(_chain(workload), knobs, target)
 
     def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
-        """The schedule at a configuration.
-
-        Raises:
-            UnsupportedFunction: the function is no chain of two contractions.
-        """
+        """The schedule at a configuration."""
         chain = _chain(workload)
         sizes = BlockSizes(**config)
         statements, stages = RowBlocks(chain, sizes, target).statements()

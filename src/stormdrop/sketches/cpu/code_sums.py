@@ -93,11 +93,7 @@ class CodeSums:
         return _cycles(_product(workload), knobs, target)
 
     def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
-        """The schedule at a configuration.
-
-        Raises:
-            UnsupportedFunction: the function is no product with grouped codes.
-        """
+        """The schedule at a configuration."""
         return _Kernel(_product(workload), config, target).variant()
 
 

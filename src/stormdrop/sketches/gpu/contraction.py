@@ -59,11 +59,7 @@ class GpuContraction:
         return analytic_features(Tilings(axes, factors), target)
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
-        """The schedule at a configuration.
-
-        Raises:
-            UnsupportedFunction: The function is no contraction.
-        """
+        """The schedule at a configuration."""
         fused = find_fused_contraction(workload)
         schedule = Schedule(tvm.IRModule({"main": fused.graph.function()}), debug_mask=0)
         block = schedule.get_sblock(fused.stage.name)

@@ -97,11 +97,7 @@ class RegisterBlocked:
         return cost_model.features(_shape(workload, target), knobs, target)
 
     def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
-        """The schedule at a configuration.
-
-        Raises:
-            UnsupportedFunction: the function does not have exactly one contraction.
-        """
+        """The schedule at a configuration."""
         contraction = _contraction(workload, target)
         prologue = config.get("prologue", PAD_BEFORE)
         dots = dot_products(contraction, target)

@@ -99,11 +99,7 @@ class Tiles:
         return cost_model.cycles(contraction, dots, knobs, target)
 
     def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
-        """The schedule at a configuration.
-
-        Raises:
-            UnsupportedFunction: the function has no such contraction, or the machine has no tiles.
-        """
+        """The schedule at a configuration."""
         contraction, dots = self.contraction(workload, target)
         return TileLoops(contraction, dots, target, config).variant()
 

@@ -97,11 +97,7 @@ class Winograd:
         return cost_model.cycles(conv, self.m, arithmetic, knobs, target)
 
     def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
-        """The schedule at a configuration.
-
-        Raises:
-            UnsupportedFunction: the function is no such convolution.
-        """
+        """The schedule at a configuration."""
         conv, arithmetic = self._found(workload, target)
         return WinogradLoops(conv, self.m, arithmetic, target, config).variant()
 
