@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import without_passwords
-from ..report.formatting import ascii_time, precision_in_words
+from ..report.formatting import ascii_time, json_value, precision_in_words
 
 seconds = ascii_time
 """A time with three significant digits and its unit."""
@@ -23,19 +23,7 @@ seconds = ascii_time
 
 def emit(document: Mapping[str, Any]) -> None:
     """Prints a document as JSON on standard output. Numbers that JSON lacks (NaN, infinities) become null."""
-    print(json.dumps(_plain(document), indent=2, allow_nan=False))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        return _plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    print(json.dumps(json_value(document), indent=2, allow_nan=False))
 
 
 @contextlib.contextmanager

@@ -16,6 +16,24 @@ _UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
 _ASCII = str.maketrans({"µ": "u", UNKNOWN: "-"})
 
 
+def json_value(value: Any) -> Any:
+    """A value as JSON has it: null stands for numbers that JSON lacks, a number for one of NumPy.
+
+    Example:
+        >>> json_value({"seconds": (0.5, float("nan")), 3: "x"})
+        {'seconds': [0.5, None], '3': 'x'}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():
+        return json_value(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
 def time(seconds: float | None) -> str:
     """A time with three significant digits and its unit.
 

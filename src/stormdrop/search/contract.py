@@ -198,9 +198,9 @@ Steps = Generator[list[Request], list[Trial], None]
 class GeneratorSearch(ABC):
     """A search whose algorithm is a generator of batches. This base class turns it into `ask` and `tell`.
 
-    A subclass sets `name` and `Options`, sets `asks_again` if that is true, and implements `steps`. In `steps`,
-    `self.width` is the n of the caller's `ask`. Before it returns, `steps` sets `self.converged` if the search
-    converged, and `self.best` if the search weighs samples itself.
+    A subclass sets `name` and `Options`, sets `asks_again` if that is true, and implements `steps`, and `prepare` if it
+    keeps something of its own. In `steps`, `self.width` is the n of the caller's `ask`. Before it returns, `steps` sets
+    `self.converged` if the search converged, and `self.best` if the search weighs samples itself.
 
     Args:
         spaces: The spaces to search, one per sketch, with distinct names.
@@ -260,6 +260,10 @@ class GeneratorSearch(ABC):
         self._trials: list[Trial | None] = []  # of the batch; None as long as a request has no trial
         self._handed_out = 0  # how many requests of the batch were handed out, in its order
         self._early: defaultdict[Candidate, deque[Trial]] = defaultdict(deque)  # trials that were told before a request
+        self.prepare()
+
+    def prepare(self) -> None:  # noqa: B027  most searches need nothing
+        """Make what `steps` needs. The constructor calls it last."""
 
     @property
     def turn(self) -> int | None:

@@ -31,13 +31,10 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ..errors import SearchError
-from ..space import Space
 from ..trial import Candidate, Request, Trial, within
 from . import registry
-from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Search, Steps
+from .contract import GeneratorSearch, Options, Search, Steps
 
 Values = tuple[tuple[str, str | int | float | bool | None], ...]
 """The options of a search as pairs of names and values."""
@@ -105,16 +102,9 @@ class DPAnsor(GeneratorSearch):
     asks_again = True
     options: DPAnsorOptions
 
-    def __init__(
-        self,
-        spaces: Sequence[Space],
-        rng: np.random.Generator,
-        options: AnyOptions | None = None,
-        knowledge: Knowledge | None = None,
-    ) -> None:
-        super().__init__(spaces, rng, options, knowledge)
+    def prepare(self) -> None:
         o = self.options
-        explorer_rng, self._exploiter_rng = rng.spawn(2)
+        explorer_rng, self._exploiter_rng = self.rng.spawn(2)
         self._explorer = registry.create(
             o.explorer, self.spaces, explorer_rng, self.knowledge, **dict(o.explorer_options)
         )

@@ -41,7 +41,7 @@ import numpy as np
 
 from ..space import Space, coordinate_beyond, coordinate_neighbours, lowest
 from ..trial import Candidate, Point, Request, Trial
-from .contract import AnyOptions, GeneratorSearch, Knowledge, Steps
+from .contract import GeneratorSearch, Steps
 from .parts.cost_model import CostModel
 from .parts.droplet_options import DropletOptions
 from .parts.judge import Judge, judge
@@ -59,17 +59,10 @@ class Droplet(GeneratorSearch):
     asks_again = True
     options: DropletOptions
 
-    def __init__(
-        self,
-        spaces: Sequence[Space],
-        rng: np.random.Generator,
-        options: AnyOptions | None = None,
-        knowledge: Knowledge | None = None,
-    ) -> None:
-        super().__init__(spaces, rng, options, knowledge)
+    def prepare(self) -> None:
         o = self.options
         self._judge: Judge = judge(o.test, o.confidence, o.repeats, o.contests, o.sides)
-        self._model = CostModel(self.features, rng) if o.prune else None
+        self._model = CostModel(self.features, self.rng) if o.prune else None
 
     def steps(self) -> Steps:
         """One descent per sketch. The best of their ends is the search's best."""

@@ -52,7 +52,7 @@ import numpy as np
 from ..errors import SearchError
 from ..space import Space, coordinate_hops
 from ..trial import Candidate, Point, Request, Trial
-from .contract import AnyOptions, GeneratorSearch, Knowledge, Options, Steps, later
+from .contract import GeneratorSearch, Options, Steps, later
 from .evolutionary import unmeasured
 from .parts.cost_model import CostModel
 
@@ -115,15 +115,8 @@ class Gradient(GeneratorSearch):
     Options = GradientOptions
     options: GradientOptions
 
-    def __init__(
-        self,
-        spaces: Sequence[Space],
-        rng: np.random.Generator,
-        options: AnyOptions | None = None,
-        knowledge: Knowledge | None = None,
-    ) -> None:
-        super().__init__(spaces, rng, options, knowledge)
-        self._model = CostModel(self.features, rng, self.options.mean)
+    def prepare(self) -> None:
+        self._model = CostModel(self.features, self.rng, self.options.mean)
         self._trained = 0  # the number of trials at the last training
         self._taken = set(self.knowledge.starts)
         self._left: set[Candidate] = set()  # candidates at which a descent was

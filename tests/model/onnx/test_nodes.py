@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import stormdrop
-from stormdrop.model.onnx.nodes import as_text, attribute_of, constants_of
+from stormdrop.model.onnx.nodes import as_text, attribute_of, constants_of, with_nodes
 
 PACKAGE = Path(str(stormdrop.__file__)).parent
 
@@ -58,6 +58,14 @@ def test_constants_are_initializers_and_the_values_of_constant_nodes() -> None:
     ]
     found = constants_of(helper.make_graph(nodes, "graph", [], [], [tensor]))
     assert list(found) == ["kept", "made"] and list(found["made"].dims) == [2]
+
+
+def test_a_copy_has_other_nodes_and_the_model_keeps_its_own() -> None:
+    old, new = helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Tanh", ["x"], ["y"])
+    model = helper.make_model(helper.make_graph([old], "graph", [], []))
+    copy = with_nodes(model, iter([new, new]))
+    assert [node.op_type for node in copy.graph.node] == ["Tanh", "Tanh"]
+    assert [node.op_type for node in model.graph.node] == ["Relu"] and copy.graph.name == "graph"
 
 
 def test_nothing_else_reads_attributes() -> None:

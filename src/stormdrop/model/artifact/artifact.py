@@ -29,8 +29,7 @@ from ...errors import ArtifactError, InputError, ModelError, one_line, shown
 from ...machine.process.forks import check_threads
 from ...machine.process.memory import return_freed_memory
 from . import artifact_files
-from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, check_free, checksum, kernels_file
-from .atomic_folder import replace_folder
+from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder
 from .call_inputs import CallInputs
 from .loading import load_program, without_scope_warnings
 from .machines import Machine, Machines, checked_threads, main_function, main_name
@@ -75,13 +74,10 @@ class CompiledModel:
         foreign: OnnxruntimeParts | None = None,
         threads: int | None = None,
     ) -> None:
-        """Make a program ready to run.
+        """Make a program ready to run. The arguments that are not listed are attributes of the model.
 
         Args:
             program: The program.
-            metadata: What the model says about itself.
-            symbols: The index of the task of each kernel, by the kernel's name.
-            foreign: The parts that onnxruntime runs.
             threads: The most threads that one call uses; all usable cores by default.
 
         Raises:
@@ -184,13 +180,8 @@ class CompiledModel:
         def write(new: Path) -> None:
             nonlocal digest
             digest = self.write_files(new, native)
-            check_free(path)  # once more: somebody may have put a file there meanwhile
 
-        try:
-            check_free(path)
-            replace_folder(path, write)
-        except OSError as error:
-            raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
+        save_folder(path, write)
         self.digest = digest
         return path
 

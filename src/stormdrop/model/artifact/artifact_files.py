@@ -11,14 +11,14 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...errors import ArtifactError
-from .atomic_folder import find_folder, probe, recover
+from .atomic_folder import find_folder, probe, recover, replace_folder
 
 METADATA, PROGRAM, KERNELS, NATIVE = "metadata.json", "model.vm", "kernels.bc", "kernels.so"
 WEIGHTS, TUNING = "weights.bin", "tuning.json.gz"
@@ -58,6 +58,28 @@ def check_free(path: Path) -> None:
         raise ArtifactError(f"{path}: exists and is no stormdrop model; it is left as it is")
     if others := sorted(name for name in names if not _is_ours(name)):
         raise ArtifactError(f"{path}: is a stormdrop model, and holds {others[0]}, too; it is left as it is")
+
+
+def save_folder(path: Path, write: Callable[[Path], None]) -> None:
+    """Save a model in a folder, whole or not at all.
+
+    Args:
+        path: The folder, as `check_free` takes it.
+        write: Writes the files into the folder that it is given.
+
+    Raises:
+        ArtifactError: The folder holds something else than a model or cannot be written.
+    """
+
+    def write_if_free(new: Path) -> None:
+        write(new)
+        check_free(path)  # once more: somebody may have put a file there meanwhile
+
+    try:
+        check_free(path)
+        replace_folder(path, write_if_free)
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def check_writable(path: Path) -> None:

@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import ArtifactError
 from ..artifact.artifact import CompiledModel
-from ..artifact.artifact_files import METADATA, check_free
-from ..artifact.atomic_folder import replace_folder
+from ..artifact.artifact_files import METADATA, save_folder
 from ..artifact.metadata import Metadata, shapes_in_words
 from ..verification.rows import inputs_with_rows
 from ..verification.verify import Fault, Reference, Verification
@@ -114,11 +112,6 @@ def save_verified(
         text = model.metadata.to_json(checksums)
         (new / METADATA).write_text(text)
         model.digest = Metadata.from_json(text.encode())[2]
-        check_free(path)  # once more: somebody may have put a file there meanwhile
 
-    try:
-        check_free(path)
-        replace_folder(path, write)
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be written: {error.strerror or error}") from error
+    save_folder(path, write)
     return path

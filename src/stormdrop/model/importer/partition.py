@@ -28,6 +28,7 @@ from ..artifact.artifact_files import part_file
 from ..artifact.metadata import OPEN, OnnxruntimePart, TensorInfo
 from ..artifact.onnxruntime_parts import INSTALL, OnnxruntimeParts
 from ..graph.onnx_origin import OnnxOrigin
+from ..onnx.nodes import with_nodes
 from ..onnx.segments import Segment, Wiring, divide
 from ..onnx.standard import is_standard, operator_name
 from ..onnx.trial_run import ValueType, value_types
@@ -190,10 +191,7 @@ class _Candidates:
             nodes.append(self._call(step, len(models)))
             reports.append(self._report(step, len(models)))
             models.append(moved_in(self._model(step)).SerializeToString())
-        native = onnx.ModelProto()
-        native.CopyFrom(self._read.cleaned)
-        del native.graph.node[:]
-        native.graph.node.extend(nodes)
+        native = with_nodes(self._read.cleaned, nodes)
         return replace(self._read, cleaned=native), OnnxruntimeParts(reports, models)
 
     def learn(self, failure: NotNative, convert: Convert) -> bool:

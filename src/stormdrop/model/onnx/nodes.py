@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import onnx
@@ -41,6 +41,15 @@ def constants_of(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
         if is_standard(node, "Constant") and (value := attribute_of(node, "value", onnx.TensorProto())).data_type:
             tensors[node.output[0]] = value
     return tensors
+
+
+def with_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> onnx.ModelProto:
+    """A copy of a model that has these nodes in the place of its own."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.node[:]
+    copy.graph.node.extend(nodes)
+    return copy
 
 
 def names_read(node: onnx.NodeProto) -> Iterator[str]:

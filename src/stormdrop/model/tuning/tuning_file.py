@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import os
 import shlex
 import shutil
@@ -30,6 +29,7 @@ import numpy as np
 from ...errors import ArtifactError, SpaceError, one_line
 from ...machine.cpu import Cpu
 from ...machine.limits.peak import known_peak
+from ...report.formatting import json_value
 from ...space import Space
 from ...tuning.kernel import KernelTask
 from ...tuning.options import FLOAT32, TuneOptions
@@ -85,7 +85,7 @@ def tuning_document(
         "profile": None if profile is None else _profile(profile, result.model),
         "kernels": [_kernel(task, builder, combination, task.task.name in result.inside) for task in result.tasks],
     }
-    finite: dict[str, Any] = _finite(whole)
+    finite: dict[str, Any] = json_value(whole)
     return finite
 
 
@@ -249,17 +249,6 @@ def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, targ
         key, _, place = target.runner.rpartition("@")
         words += ["--tracker", place, "--device", key] if key else ["--runner", place]
     return shlex.join([*words, "--fresh"])
-
-
-def _finite(value: Any) -> Any:
-    """A JSON value in which null stands for numbers that JSON lacks."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def _link(file: Path, copy: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx
 from onnx import defs, helper, shape_inference
 
-from ..nodes import graphs_of
+from ..nodes import graphs_of, with_nodes
 from ..standard import is_standard, opset_of
 
 INLINED = frozenset(
@@ -51,11 +51,7 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
         nodes: list[onnx.NodeProto] = []
         for position, node in enumerate(model.graph.node):
             nodes += _inlined(node, opset, types, f"{node.op_type}_{depth}_{position}")
-        replaced = onnx.ModelProto()
-        replaced.CopyFrom(model)
-        del replaced.graph.node[:]
-        replaced.graph.node.extend(nodes)
-        model = replaced
+        model = with_nodes(model, nodes)
     return model
 
 

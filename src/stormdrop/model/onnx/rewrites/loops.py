@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from ..nodes import attribute_of, constants_of, names_made, names_read
+from ..nodes import attribute_of, constants_of, names_made, names_read, with_nodes
 from ..standard import is_standard, opset_of
 from ..weights import array_of
 from .functions import copied_node, types_of
@@ -44,11 +44,7 @@ def unroll_loops(model: onnx.ModelProto) -> onnx.ModelProto:
             loop = _Unrolled(node, f"{node.op_type}_{position}", opset)
             unrolled = loop.scan(types) if node.op_type == "Scan" else loop.loop(constants)
         nodes += [node] if unrolled is None else unrolled
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    del result.graph.node[:]
-    result.graph.node.extend(nodes)
-    return result
+    return with_nodes(model, nodes)
 
 
 class _Unrolled:

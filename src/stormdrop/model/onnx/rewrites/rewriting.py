@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from ..nodes import with_nodes
 from ..segments import Wiring
 
 
@@ -44,11 +45,8 @@ class Rewriting:
         nodes = [new for node in self._model.graph.node for new in self.replaced(node)]
         if not self.added:
             return self._model
-        rewritten = onnx.ModelProto()
-        rewritten.CopyFrom(self._model)
+        rewritten = with_nodes(self._model, nodes)
         graph = rewritten.graph
-        del graph.node[:]
-        graph.node.extend(nodes)
         graph.initializer.extend(self.added)
         wiring = Wiring(graph)
         needed, kept = set(wiring.outputs), []

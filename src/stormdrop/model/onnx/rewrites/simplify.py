@@ -28,6 +28,7 @@ from onnx_ir.passes import common as passes
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
 from ...tensors import mapped
+from ..nodes import with_nodes
 from ..standard import is_standard
 from .functions import inline_functions
 from .loops import unroll_loops
@@ -225,14 +226,9 @@ class _GatherToSlice(RewriteRuleClassBase):
 
 def _simpler_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which Sum(a, b, c) is (a + b) + c, and a dropout that nothing tells to train is an identity."""
-    rewritten = onnx.ModelProto()
-    rewritten.CopyFrom(model)
     used = {name for node in model.graph.node for name in node.input}
     used |= {output.name for output in model.graph.output}
-    del rewritten.graph.node[:]
-    for node in model.graph.node:
-        rewritten.graph.node.extend(_simpler(node, used))
-    return rewritten
+    return with_nodes(model, (simpler for node in model.graph.node for simpler in _simpler(node, used)))
 
 
 def _simpler(node: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
