@@ -148,11 +148,11 @@ def shown(text: str, length: int = 100) -> str:
 
 
 def quoted(value: object) -> str:
-    """Any object of a user as messages show it: its `repr` in one line of at most 100 characters, or its type.
+    r"""Any object of a user as messages show it: its `repr` in one line of at most 100 characters, or its type.
 
     Example:
         >>> quoted([1, 2]), quoted("conv" + chr(10))
-        ('[1, 2]', "'conv\\\\n'")
+        ('[1, 2]', "'conv\\n'")
     """
     try:
         return shown(repr(value))

@@ -35,12 +35,12 @@ class Event:
     """One event.
 
     Args:
-        kind: what it says.
-        what: what began, ended or happened: "build", "run", "lock".
-        where: what it happened to, such as "worker 3". Spans of one place and one thread are nested.
-        seconds: when, a reading of `time.perf_counter`.
-        number: the number of the span, unique in this process; 0 for what is no span.
-        details: values that JSON holds.
+        kind: What it says.
+        what: What began, ended or happened: "build", "run", "lock".
+        where: What it happened to, such as "worker 3". Spans of one place and one thread are nested.
+        seconds: When, a reading of `time.perf_counter`.
+        number: The number of the span, unique in this process; 0 for what is no span.
+        details: Values that JSON holds.
     """
 
     kind: Kind
@@ -64,7 +64,7 @@ def listening(listener: Listener) -> Iterator[None]:
     """A context in which a listener is told every event of this process.
 
     Args:
-        listener: is called with each `Event`.
+        listener: Is called with each `Event`.
 
     Example:
         >>> told = []
@@ -87,9 +87,9 @@ def span(what: str, where: str, **details: Any) -> Iterator[dict[str, Any]]:
     """A context that is told when it begins and when it ends.
 
     Args:
-        what: what takes the time.
-        where: what it happens to.
-        **details: values that JSON holds.
+        what: What takes the time.
+        where: What it happens to.
+        **details: Values that JSON holds.
 
     Yields:
         A dictionary for what is known at the end. If the context ends with an exception, `error` names it.

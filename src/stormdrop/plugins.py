@@ -35,10 +35,10 @@ class Plugin:
     """Something that another package adds.
 
     Attributes:
-        group: one of `GROUPS`.
-        name: the name by which users ask for it.
-        value: where it is, as "module:name".
-        package: the name and the version of the package.
+        group: One of `GROUPS`.
+        name: The name by which users ask for it.
+        value: Where it is, as "module:name".
+        package: The name and the version of the package.
     """
 
     group: str

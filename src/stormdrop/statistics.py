@@ -131,7 +131,7 @@ class Noise:
 
     @classmethod
     def estimate(cls, repeated: Iterable[Sequence[Group]], prior: Noise | None = None) -> Noise:
-        """Estimate the noise from repeated measurements.
+        """Estimates the noise from repeated measurements.
 
         A single group shows only the noise within groups; g groups give g - 1 degrees of freedom for the noise
         between groups. Both estimates are robust: if a machine is disturbed now and then, a few groups are useless,
@@ -164,7 +164,7 @@ class Comparison:
 def compare(
     pairs: Sequence[tuple[Sequence[Group], Sequence[Group]]], noise: Noise, alpha: float = 0.05, best_of: int = 1
 ) -> Comparison:
-    """Compare a challenger with an incumbent by groups of the same batches.
+    """Compares a challenger with an incumbent by groups of the same batches.
 
     This is a one-sided test on the difference of log times, by Student's t with the noise's degrees of freedom. The
     weight of each batch is what its groups are worth under the noise.

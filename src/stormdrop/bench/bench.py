@@ -155,7 +155,7 @@ def bench(
     store: Store | None = None,
     on_progress: Callable[[Any], None] | None = None,
 ) -> BenchResult:
-    """Time our kernel or model beside its peers, in interleaved rounds.
+    """Times our kernel or model beside its peers, in interleaved rounds.
 
     Args:
         what: An operator (`operators.matmul(512, 512, 512)`), an ONNX file, or the folder of a saved model. An
@@ -365,7 +365,7 @@ def _with_sizes(source: Path, size: Metadata, provenance: Mapping[str, Any]) -> 
 
 
 def _run(plan: _Plan, threads: int, rounds: int, skipped: Mapping[str, str]) -> BenchResult:
-    """Start the contenders, compare their outputs, and time them in turns."""
+    """Starts the contenders, compares their outputs, and times them in turns."""
     left_out = {**skipped, **plan.skipped}
     processes: list[ContenderProcess] = []
     outputs: list[list[Array]] = []  # of each process

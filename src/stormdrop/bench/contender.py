@@ -40,10 +40,10 @@ class Contender(Protocol):
     versions: Mapping[str, str]
 
     def run(self) -> object:
-        """Execute once, as a user of the library would do it."""
+        """Executes once, as a user of the library would do it."""
 
     def outputs(self) -> list[Any]:
-        """Execute once and return the output arrays, in the layout of the workload."""
+        """Executes once and returns the output arrays, in the layout of the workload."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class ContenderProcess:
     """
 
     def __init__(self, spec: ContenderSpec, threads: int, patience: float = 600.0) -> None:
-        """Start the process and wait until the contender is prepared.
+        """Starts the process and waits until the contender is prepared.
 
         Args:
             spec: How to make the contender.
@@ -67,7 +67,7 @@ class ContenderProcess:
             raise
 
     def take_turn(self, plan: TimingPlan) -> tuple[list[float], bool]:
-        """Time the contender after a warm-up.
+        """Times the contender after a warm-up.
 
         Args:
             plan: How many samples to take, and how long each is.
@@ -92,7 +92,7 @@ class ContenderProcess:
         return self._child.cpu_seconds
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """Ends the process, whatever it is doing."""
         self._child.close()
 
     def __enter__(self) -> ContenderProcess:
@@ -130,7 +130,7 @@ class ContenderProcess:
 
 
 def serve(connection: Connection, spec: ContenderSpec, threads: int) -> None:
-    """Run a contender's process: make the contender, then answer requests until the pipe is closed."""
+    """Runs a contender's process: makes the contender, then answers requests until the pipe is closed."""
 
     def answer(kind: str, value: object) -> None:
         connection.send((kind, value))

@@ -34,7 +34,7 @@ class RoundTimes:
 
 
 def take_turns(processes: Sequence[ContenderProcess], rounds: int, plan: TimingPlan = TURN) -> RoundTimes:
-    """Time contenders in turns, one round at a time under the machine-wide lock.
+    """Times contenders in turns, one round at a time under the machine-wide lock.
 
     A round that foreign load disturbed is measured again, at most `rounds` times in all. Its effect would not cancel
     in a ratio: a competitor for the cores hurts one thread pool more than another, and a spinning barrier can become

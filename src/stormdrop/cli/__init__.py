@@ -1,5 +1,7 @@
-"""The command line: `stormdrop tune`, `tune-op`, `compile`, `quantize`, `run`, `bench`, `compare`, `landscape`,
-`report`, `dashboard`, `operators`, `doctor`, `fleet`, `db`.
+"""The command line.
+
+Its commands are `stormdrop tune`, `tune-op`, `compile`, `quantize`, `run`, `bench`, `compare`, `landscape`, `report`,
+`dashboard`, `operators`, `doctor`, `fleet` and `db`.
 
 Exit codes: 0 for success; 1 if something of ours failed; 2 for bad usage or bad input, with one line on standard error
 that begins with "stormdrop:"; 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, with everything kept that was
@@ -47,8 +49,8 @@ def run(arguments: Sequence[str], *, process_ends: bool = False) -> int:
     """Runs one command and returns its exit code. If something was wrong, it prints one line that says what.
 
     Args:
-        arguments: the command and its arguments.
-        process_ends: whether the process ends afterwards; it then ignores the signals that end a command.
+        arguments: The command and its arguments.
+        process_ends: Whether the process ends afterwards; it then ignores the signals that end a command.
     """
     started = time.perf_counter()
     with signals.as_interrupts(process_ends=process_ends) as interruption:

@@ -79,11 +79,11 @@ def run(arguments: Sequence[str], started: float) -> int:
     It calls the command without typer's own `main`, which would turn Ctrl-C and a closed pipe into silent exit codes.
 
     Args:
-        arguments: the command and its arguments.
-        started: when it was given, a reading of `time.perf_counter`; `--time` counts from there.
+        arguments: The command and its arguments.
+        started: When it was given, a reading of `time.perf_counter`; `--time` counts from there.
 
     Raises:
-        InputError: the usage is wrong.
+        InputError: The usage is wrong.
     """
     command = typer.main.get_command(app)
     if completion.VARIABLE in os.environ:

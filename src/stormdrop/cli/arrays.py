@@ -11,7 +11,7 @@ from ..errors import InputError
 
 
 def write(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays by name as an .npz file. `numpy.savez` takes names as arguments, which excludes some names."""
+    """Writes arrays by name as an .npz file. `numpy.savez` takes names as arguments, which excludes some names."""
     from numpy.lib import format as npy
 
     with zipfile.ZipFile(path, "w") as archive:

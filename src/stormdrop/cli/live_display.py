@@ -29,7 +29,7 @@ class LiveDisplay:
         """A display that knows no progress yet.
 
         Args:
-            opening: what is tuned, and until when.
+            opening: What is tuned, and until when.
         """
         self._opening = opening
         self._progress: Progress | None = None

@@ -239,11 +239,11 @@ def model_machine(target: str | None, keep_denormals: bool) -> Cpu:
     """The CPU that a model is compiled for.
 
     Args:
-        target: the value of --target; None for this machine.
-        keep_denormals: whether its kernels keep denormal numbers.
+        target: The value of --target; None for this machine.
+        keep_denormals: Whether its kernels keep denormal numbers.
 
     Raises:
-        TargetError: the target is unknown, or no CPU.
+        TargetError: The target is unknown, or no CPU.
     """
     from ..machine.cpu import keeping_denormals, parse_machine, require_cpu
 
@@ -259,10 +259,10 @@ def tuning_records(db: str | None) -> Iterator[BufferedStore]:
     If the default database cannot be used, as in a home directory that is read-only, the records are kept in memory.
 
     Args:
-        db: the value of --db; None for the default database.
+        db: The value of --db; None for the default database.
 
     Raises:
-        StoreError: the database cannot be opened.
+        StoreError: The database cannot be opened.
     """
     from .. import records
 
@@ -404,7 +404,7 @@ def tune_options(
     """The options of a tuning, made of those of the command line.
 
     Raises:
-        InputError: a number is out of its range, two options contradict each other, or the search, one of its options
+        InputError: A number is out of its range, two options contradict each other, or the search, one of its options
             or its preset is unknown.
     """
     name, search_options = parse_search(search)
@@ -434,7 +434,7 @@ def artifact_folder(path: Path, option: str) -> Path:
     """The path, if a model can be saved there. Only an older model may be overwritten, as in `CompiledModel.save`.
 
     Raises:
-        InputError: no model can be saved there. The check comes before the tuning.
+        InputError: No model can be saved there. The check comes before the tuning.
     """
     _check_parent(path, option)
     try:
@@ -461,7 +461,7 @@ def runner_address(runner: str | None, tracker: str | None, device: str | None, 
     """Where kernels are measured: the address of a runner or of a rack of boards; empty for this machine and a fleet.
 
     Raises:
-        InputError: the options do not fit together, or one of them is empty.
+        InputError: The options do not fit together, or one of them is empty.
     """
     from ..machine.remote.tracker import address
 

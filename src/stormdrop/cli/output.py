@@ -100,13 +100,13 @@ def phases(split: Mapping[str, float]) -> str:
 
 
 def precision(entry: Mapping[str, Any] | None) -> None:
-    """Print which layers of a model are in bfloat16, if any may be."""
+    """Prints which layers of a model are in bfloat16, if any may be."""
     if entry is not None:
         print(f"precision: {precision_in_words(entry)}")
 
 
 def foreign_parts(parts: Iterable[Mapping[str, Any]]) -> None:
-    """Print a line for each part that onnxruntime runs: its operators, and its share of the time if it was measured."""
+    """Prints a line for each part that onnxruntime runs: its operators, and its share of the time if it is known."""
     for part in parts:
         operators = ", ".join(f"{count} {name}" for name, count in part["operators"].items())
         share = f": {part['share']:.0%} of the time" if "share" in part else ""

@@ -32,8 +32,8 @@ class Reporter:
         """A reporter that has shown nothing yet.
 
         Args:
-            trials: the most trials of the run; None is no bound.
-            opening: a line that is shown once, with the first progress. An error in the input is found before that, so
+            trials: The most trials of the run; None is no bound.
+            opening: A line that is shown once, with the first progress. An error in the input is found before that, so
                 its message stands alone.
         """
         self._trials = trials

@@ -30,7 +30,7 @@ class Interruption:
     SIGHUP twice, `timeout` sends SIGTERM twice, and a logout sends both.
 
     Attributes:
-        number: the first signal; None if there was none.
+        number: The first signal; None if there was none.
     """
 
     def __init__(self) -> None:

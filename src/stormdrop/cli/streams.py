@@ -42,8 +42,8 @@ class _Descriptor(io.FileIO):
     """The file descriptor of a standard stream, which stays open.
 
     Args:
-        number: the descriptor.
-        what: the name of the stream in an error; empty if whatever cannot be written is dropped.
+        number: The descriptor.
+        what: The name of the stream in an error; empty if whatever cannot be written is dropped.
     """
 
     def __init__(self, number: int, what: str) -> None:

@@ -40,12 +40,12 @@ def watched(title: str, log: Path | None, trace: Path | None) -> Iterator[None]:
     """A context whose events are written to the files of `--log` and `--trace`.
 
     Args:
-        title: what is tuned.
-        log: the value of --log.
-        trace: the value of --trace.
+        title: What is tuned.
+        log: The value of --log.
+        trace: The value of --trace.
 
     Raises:
-        InputError: a file cannot be written, or both are the same.
+        InputError: A file cannot be written, or both are the same.
     """
     for path, option in ((log, "--log"), (trace, "--trace")):
         if path is not None:

@@ -44,7 +44,7 @@ def with_bits(function: PrimFunc) -> PrimFunc:
     """A function without values of bfloat16; its parameters keep their types, and their elements are read as bits.
 
     Args:
-        function: the function. Its buffers have one dimension.
+        function: The function. Its buffers have one dimension.
     """
     found: list[Any] = []
     kinds = ((AllocBuffer, found.append), (DeclBuffer, found.append), (prim.Cast, found.append))
@@ -184,7 +184,7 @@ def with_rounding(function: PrimFunc) -> PrimFunc:
     """A vectorised function in which the CPU's instruction rounds to bfloat16, where `with_bits` has chosen it.
 
     Args:
-        function: what `with_bits` has made, with its loops as vectors.
+        function: What `with_bits` has made, with its loops as vectors.
     """
     calls: list[Any] = []
     structural_walk(function.body, (Call, calls.append))
@@ -206,7 +206,7 @@ def lanes_of(node: Expr) -> int:
     """The number of lanes of an expression.
 
     Args:
-        node: the expression.
+        node: The expression.
     """
     return int(str(node.ty.dtype).partition("x")[2] or 1)
 

@@ -56,12 +56,12 @@ class TunedKernel:
     array is passed: do not write into one between two calls.
 
     Args:
-        workload: the function that the schedule computes.
-        target: the machine to compile for: this one.
-        variant: the schedule.
+        workload: The function that the schedule computes.
+        target: The machine to compile for: this one.
+        variant: The schedule.
 
     Raises:
-        TargetError: the target is another machine, or the schedule needs an extension that this CPU lacks.
+        TargetError: The target is another machine, or the schedule needs an extension that this CPU lacks.
 
     Example:
         >>> import numpy as np
@@ -92,11 +92,11 @@ class TunedKernel:
         return f"TunedKernel of {self.workload.name}: {inputs}"
 
     def __call__(self, *inputs: NDArray[Any]) -> Any:
-        """Compute the outputs for these inputs.
+        """Computes the outputs for these inputs.
 
         Raises:
-            ValueError: the number, a shape or an element type of the inputs is wrong.
-            ArtifactError: a kernel or a model has run in this process before it was forked.
+            ValueError: The number, a shape or an element type of the inputs is wrong.
+            ArtifactError: A kernel or a model has run in this process before it was forked.
         """
         check_threads()
         specs = self.workload.inputs
@@ -142,7 +142,7 @@ def runtime_of(target: Machine) -> Runtime:
     """The runtime of a machine's device in this process: TVM's, or pyopencl.
 
     Raises:
-        TargetError: this process has no such device.
+        TargetError: This process has no such device.
     """
     device = target.local_device()
     return OpenClRuntime(device) if target.device == OPENCL else _TvmRuntime(device)
@@ -168,8 +168,8 @@ class Kernel:
     """A compiled function.
 
     Args:
-        call: takes tensors in the order of the function's parameters and does not check them.
-        module: keeps the machine code alive.
+        call: Takes tensors in the order of the function's parameters and does not check them.
+        module: Keeps the machine code alive.
     """
 
     call: Callable[..., object]
@@ -177,7 +177,7 @@ class Kernel:
 
 
 def compile_kernel(function: PrimFunc, target: Any) -> Kernel:
-    """Compile a scheduled function for a TVM target, to run in this process.
+    """Compiles a scheduled function for a TVM target, to run in this process.
 
     Raises whatever TVM raises, and `TargetError` if the function needs what the target or this CPU lacks.
     """
@@ -186,7 +186,7 @@ def compile_kernel(function: PrimFunc, target: Any) -> Kernel:
 
 
 def compile_together(functions: Sequence[PrimFunc], target: Any) -> list[Kernel]:
-    """Compile functions for a TVM target that is a CPU, to run in this process: as `compile_kernel`, in one module.
+    """Compiles functions for a TVM target that is a CPU, to run in this process: as `compile_kernel`, in one module.
 
     That takes some 30 ms less for each function but the first: what TVM adds to a module is compiled once.
 
@@ -227,14 +227,14 @@ def _build_for_cpu(functions: Mapping[str, PrimFunc], target: Any) -> Any:
 
 
 def check_arguments(function: PrimFunc, arguments: Sequence[tuple[tuple[int, ...], str]]) -> None:
-    """Check that arguments fit the parameters of a function.
+    """Checks that arguments fit the parameters of a function.
 
     Args:
-        function: a scheduled function.
-        arguments: the shape and the element type of each argument.
+        function: A scheduled function.
+        arguments: The shape and the element type of each argument.
 
     Raises:
-        ValueError: the number, a shape or an element type is wrong.
+        ValueError: The number, a shape or an element type is wrong.
     """
     if len(function.params) != len(arguments):
         raise ValueError(f"the function has {len(function.params)} parameters, not {len(arguments)}")

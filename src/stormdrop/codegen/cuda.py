@@ -33,9 +33,9 @@ class Launch:
     """How a kernel is launched.
 
     Args:
-        name: the kernel.
-        blocks: the number of blocks.
-        threads: the number of threads of each block.
+        name: The kernel.
+        blocks: The number of blocks.
+        threads: The number of threads of each block.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Resources:
     """What `ptxas` says that a kernel needs.
 
     Args:
-        name: the kernel.
-        registers: registers per thread.
-        shared: bytes of shared memory per block.
-        spilled: bytes that each thread spills from registers to memory.
+        name: The kernel.
+        registers: Registers per thread.
+        shared: Bytes of shared memory per block.
+        spilled: Bytes that each thread spills from registers to memory.
     """
 
     name: str
@@ -93,17 +93,17 @@ def _thread_extents(node: Any) -> dict[str, int]:
 
 
 def resources(source: str, device: Gpu) -> list[Resources]:
-    """Compile a CUDA source with `nvcc` as TVM does, and read what each kernel needs.
+    """Compiles a CUDA source with `nvcc` as TVM does, and reads what each kernel needs.
 
     Args:
-        source: the kernels, as `cuda_source` returns them.
-        device: the GPU to compile for.
+        source: The kernels, as `cuda_source` returns them.
+        device: The GPU to compile for.
 
     Returns:
         The resources of each kernel.
 
     Raises:
-        MeasureError: there is no `nvcc`, or the source does not compile.
+        MeasureError: There is no `nvcc`, or the source does not compile.
     """
     (kernels,) = resources_of([source], device)
     return kernels
@@ -115,7 +115,7 @@ def resources_of(sources: Sequence[str], device: Gpu) -> list[list[Resources]]:
     Sources that begin with the same headers are compiled together: reading these takes `nvcc` 0.4 s, a kernel 0.03 s.
 
     Raises:
-        MeasureError: there is no `nvcc`, or one of the sources does not compile.
+        MeasureError: There is no `nvcc`, or one of the sources does not compile.
     """
     by_headers: dict[str, list[int]] = {}
     parts = [source.partition(_FIRST) for source in sources]

@@ -75,7 +75,7 @@ _PROCESSORS = {
 
 
 def with_mode_for_denormals(function: PrimFunc) -> PrimFunc:
-    """Let a lowered function flush denormals, or keep them if its target has the key `KEEP_DENORMALS`.
+    """Lets a lowered function flush denormals, or keep them if its target has the key `KEEP_DENORMALS`.
 
     Args:
         function: A function whose loops are lowered and whose attribute `target` is bound.

@@ -45,10 +45,10 @@ def with_dot_products(function: PrimFunc) -> PrimFunc:
     """A vectorised function with the machine's instructions for its dot products; others stay as they are.
 
     Args:
-        function: the function. Its buffers have one dimension.
+        function: The function. Its buffers have one dimension.
 
     Raises:
-        UnsupportedFunction: a dot product is in a vector of less than four lanes, or is not added to a sum.
+        UnsupportedFunction: A dot product is in a vector of less than four lanes, or is not added to a sum.
     """
     calls = _calls(function.body)
     if not any(map(_is_word, calls)):

@@ -45,13 +45,13 @@ class CrossCheck:
     """How many schedules passed each check.
 
     Args:
-        arch: the architecture that they were built for, such as "sm_80".
-        schedules: how many were checked.
-        built: how many were lowered to CUDA source.
-        accepted: how many `nvcc` compiled; None if there is no `nvcc`.
-        right: how many computed the right answer as serial loops, and accessed nothing out of bounds; None if the
+        arch: The architecture that they were built for, such as "sm_80".
+        schedules: How many were checked.
+        built: How many were lowered to CUDA source.
+        accepted: How many `nvcc` compiled; None if there is no `nvcc`.
+        right: How many computed the right answer as serial loops, and accessed nothing out of bounds; None if the
             workload is too large for that.
-        errors: what the others failed with, and how many of them did: the three most frequent errors.
+        errors: What the others failed with, and how many of them did: the three most frequent errors.
     """
 
     arch: str
@@ -78,20 +78,20 @@ class CrossCheck:
 def cross_check(
     workload: Workload, machine: Machine, schedules: int = 4, seed: int = 0, sketches: str | None = None
 ) -> CrossCheck:
-    """Build and check schedules of each sketch for a GPU.
+    """Builds and checks schedules of each sketch for a GPU.
 
     Args:
-        workload: the function to schedule.
-        machine: the GPU.
-        schedules: the number of schedules of each sketch: the default one and random ones.
-        seed: of the random schedules and inputs.
-        sketches: where the sketches come from, such as "rules"; by default the built-in ones.
+        workload: The function to schedule.
+        machine: The GPU.
+        schedules: The number of schedules of each sketch: the default one and random ones.
+        seed: Of the random schedules and inputs.
+        sketches: Where the sketches come from, such as "rules"; by default the built-in ones.
 
     Returns:
         How many schedules passed each check.
 
     Raises:
-        TargetError: the machine is no GPU.
+        TargetError: The machine is no GPU.
     """
     device = require_gpu(machine)
     rng = np.random.default_rng(seed)

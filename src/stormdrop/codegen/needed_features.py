@@ -29,11 +29,11 @@ def check_target(function: PrimFunc, target: Any) -> None:
     """Checks that a TVM target has what a function needs.
 
     Args:
-        function: a scheduled function.
-        target: a target of TVM for LLVM.
+        function: A scheduled function.
+        target: A target of TVM for LLVM.
 
     Raises:
-        TargetError: it lacks an extension.
+        TargetError: It lacks an extension.
     """
     needed = needed_features(function)
     if needed:
@@ -44,10 +44,10 @@ def check_host(function: PrimFunc) -> None:
     """Checks that this CPU has what a function needs, and permits it in this process, which is to run the kernel.
 
     Args:
-        function: a scheduled function.
+        function: A scheduled function.
 
     Raises:
-        TargetError: this CPU lacks an extension, or the operating system does not permit it.
+        TargetError: This CPU lacks an extension, or the operating system does not permit it.
     """
     needed = needed_features(function)
     if needed:

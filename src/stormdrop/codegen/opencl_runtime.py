@@ -20,7 +20,7 @@ class OpenClTensor:
     """An array in the memory of an OpenCL device, with the methods of TVM's tensors that are used here."""
 
     def __init__(self, queue: Any, buffer: Any, shape: tuple[int, ...], dtype: str, offset: int = 0) -> None:
-        """Describe memory that was allocated.
+        """Describes memory that was allocated.
 
         Args:
             queue: pyopencl's queue.
@@ -127,7 +127,7 @@ class OpenClRuntime:
     """
 
     def __init__(self, device: Any) -> None:
-        """Make a context and a queue.
+        """Makes a context and a queue.
 
         Args:
             device: The device as pyopencl knows it.

@@ -51,10 +51,10 @@ class SearchRun:
     """One search from one seed.
 
     Attributes:
-        search: the search as it was written.
-        seed: its seed.
-        trace: what it did.
-        times: the true seconds of its leaders, one per lead of the trace.
+        search: The search as it was written.
+        seed: Its seed.
+        trace: What it did.
+        times: The true seconds of its leaders, one per lead of the trace.
     """
 
     search: str
@@ -68,11 +68,11 @@ class GroundResult:
     """A ground with its runs.
 
     Attributes:
-        name: the name of the ground.
-        spaces: its spaces.
-        recorded: whether it is a recording. Its optimum is then the best of what was recorded, else that of the runs.
-        optimum: the best candidate that is known, with its seconds; None if nothing worked.
-        runs: the runs, search by search.
+        name: The name of the ground.
+        spaces: Its spaces.
+        recorded: Whether it is a recording. Its optimum is then the best of what was recorded, else that of the runs.
+        optimum: The best candidate that is known, with its seconds; None if nothing worked.
+        runs: The runs, search by search.
     """
 
     name: str
@@ -93,11 +93,11 @@ class Comparison:
     """What a comparison brought.
 
     Attributes:
-        grounds: the grounds with their runs.
-        searches: the searches as they were written.
-        seeds: the number of seeds.
-        limits: the bounds of each run.
-        interrupted: whether Ctrl-C ended it. It then holds only the seeds that all searches finished on a ground.
+        grounds: The grounds with their runs.
+        searches: The searches as they were written.
+        seeds: The number of seeds.
+        limits: The bounds of each run.
+        interrupted: Whether Ctrl-C ended it. It then holds only the seeds that all searches finished on a ground.
     """
 
     grounds: Sequence[GroundResult]
@@ -142,21 +142,21 @@ def compare(
     """Runs every search from every seed (0 to seeds - 1) on every ground. Ctrl-C ends it with what is complete.
 
     Args:
-        grounds: recordings, or one operator to measure on this machine.
-        searches: the searches to compare.
-        seeds: how many runs of each search on each ground.
-        trials: the most evaluations of a run.
-        time: the most seconds of a run. On a recording these are the seconds that it says measuring took, and those
+        grounds: Recordings, or one operator to measure on this machine.
+        searches: The searches to compare.
+        seeds: How many runs of each search on each ground.
+        trials: The most evaluations of a run.
+        time: The most seconds of a run. On a recording these are the seconds that it says measuring took, and those
             that the search takes here; on the machine they are wall time.
-        exact: recordings answer without noise.
-        jobs: how many runs on recordings go on side by side. This makes searches look slower than they are.
-        on_progress: is called after every run.
+        exact: Recordings answer without noise.
+        jobs: How many runs on recordings go on side by side. This makes searches look slower than they are.
+        on_progress: Is called after every run.
 
     Raises:
-        InputError: a setting is bad.
-        SearchError: a search does not take one of its options on these grounds.
-        UnsupportedFunction: no sketch takes the function.
-        MeasureError: nothing can be measured.
+        InputError: A setting is bad.
+        SearchError: A search does not take one of its options on these grounds.
+        UnsupportedFunction: No sketch takes the function.
+        MeasureError: Nothing can be measured.
     """
     for name, value in (("seeds", seeds), ("trials", trials), ("jobs", jobs)):
         whole_number(name, value, 1)

@@ -48,9 +48,9 @@ class Limits:
     """Bounds of each run.
 
     Attributes:
-        trials: the most distinct candidates.
-        time: the most seconds; None is no bound.
-        exact: whether recordings answer without noise.
+        trials: The most distinct candidates.
+        time: The most seconds; None is no bound.
+        exact: Whether recordings answer without noise.
     """
 
     trials: int
@@ -71,8 +71,8 @@ class Ground(Protocol):
         """The optimum, and the true times of the leaders of each trace.
 
         Args:
-            traces: the runs on this ground.
-            race: whether there is still time to measure something.
+            traces: The runs on this ground.
+            race: Whether there is still time to measure something.
         """
 
 

@@ -48,7 +48,7 @@ def unpacked(path: Path) -> bytes:
     """The content of a file, decompressed if it is gzip.
 
     Raises:
-        SpaceFileError: the file cannot be read.
+        SpaceFileError: The file cannot be read.
     """
     try:
         content = path.read_bytes()
@@ -75,11 +75,11 @@ def kernel_tuner_recording(content: bytes, path: Path) -> Recording:
     """The recording in the content of a cache file.
 
     Args:
-        content: the content, decompressed.
-        path: the file that it comes from. Its name without the suffix becomes the name of the recording.
+        content: The content, decompressed.
+        path: The file that it comes from. Its name without the suffix becomes the name of the recording.
 
     Raises:
-        SpaceFileError: the content is no cache of Kernel Tuner. One line says why.
+        SpaceFileError: The content is no cache of Kernel Tuner. One line says why.
     """
     try:
         data = json.loads(content)
@@ -175,10 +175,10 @@ def _field(data: Any, name: str, kind: type | tuple[type, ...], owner: str) -> A
     """A required field of a JSON object.
 
     Args:
-        data: the object.
-        name: the name of the field.
-        kind: the type or types that its value may have.
-        owner: what the object is, for errors.
+        data: The object.
+        name: The name of the field.
+        kind: The type or types that its value may have.
+        owner: What the object is, for errors.
     """
     if not isinstance(data, dict):
         raise Malformed(f"{owner} is no JSON object")

@@ -37,13 +37,13 @@ class Landscape:
     """A plane of two knobs, and the path of a search on it.
 
     Attributes:
-        ground: the name of the recording or operator.
-        plane: a recording whose space has the two knobs.
-        fixed: the values of the other knobs.
-        search: the search as it was written.
-        seed: its seed.
-        trace: what the search did.
-        suspect: how many measurements of the plane were taken beside foreign load.
+        ground: The name of the recording or operator.
+        plane: A recording whose space has the two knobs.
+        fixed: The values of the other knobs.
+        search: The search as it was written.
+        seed: Its seed.
+        trace: What the search did.
+        suspect: How many measurements of the plane were taken beside foreign load.
     """
 
     ground: str
@@ -115,19 +115,19 @@ def landscape(
     operator is first measured at every point of the plane.
 
     Args:
-        ground: a recording, or an operator to measure on this machine.
-        knobs: the names of the two knobs.
-        search: the search.
-        fixed: other values of some of the fixed knobs, as text.
-        trials: the most evaluations of the search.
-        seed: the seed of the search, and of the noise that it sees.
-        on_progress: is called while the plane of an operator is measured.
+        ground: A recording, or an operator to measure on this machine.
+        knobs: The names of the two knobs.
+        search: The search.
+        fixed: Other values of some of the fixed knobs, as text.
+        trials: The most evaluations of the search.
+        seed: The seed of the search, and of the noise that it sees.
+        on_progress: Is called while the plane of an operator is measured.
 
     Raises:
-        InputError: a setting is bad, or no point of the plane works.
-        SearchError: the search does not take one of its options on this plane.
-        UnsupportedFunction: no sketch takes the operator.
-        MeasureError: nothing can be measured.
+        InputError: A setting is bad, or no point of the plane works.
+        SearchError: The search does not take one of its options on this plane.
+        UnsupportedFunction: No sketch takes the operator.
+        MeasureError: Nothing can be measured.
     """
     whole_number("trials", trials, 1)
     whole_number("seed", seed, 0)
@@ -163,9 +163,9 @@ class _Plane:
     """The points of a space that differ in two knobs only.
 
     Attributes:
-        knobs: the two knobs.
-        fixed: the values of the other knobs.
-        candidates: the candidates of the whole space, by their point in the plane.
+        knobs: The two knobs.
+        fixed: The values of the other knobs.
+        candidates: The candidates of the whole space, by their point in the plane.
     """
 
     def __init__(

@@ -49,12 +49,12 @@ def load(source: str | Path) -> Recording:
     """Loads a recording.
 
     Args:
-        source: a file of records, of Kernel Tuner or of TVM's tuners, or "analytic:" with the name of a landscape. If a
+        source: A file of records, of Kernel Tuner or of TVM's tuners, or "analytic:" with the name of a landscape. If a
             file holds several workloads, "#" and the name of one follow.
 
     Raises:
-        SpaceFileError: the file cannot be read or makes no ground, or the name is unknown. One line says why.
-        StoreError: a line of the records is malformed.
+        SpaceFileError: The file cannot be read or makes no ground, or the name is unknown. One line says why.
+        StoreError: A line of the records is malformed.
 
     Example:
         >>> load("analytic:lrw").name
@@ -90,12 +90,12 @@ def from_sessions(sessions: Sessions, source: str, workload: str = "") -> Record
     """The recording of one workload in the records.
 
     Args:
-        sessions: the records.
-        source: where they come from, for errors.
-        workload: the name of the workload; it may be empty if there is only one.
+        sessions: The records.
+        source: Where they come from, for errors.
+        workload: The name of the workload; it may be empty if there is only one.
 
     Raises:
-        SpaceFileError: the workload is unknown or must be chosen, no candidate worked, or the records of a sketch do
+        SpaceFileError: The workload is unknown or must be chosen, no candidate worked, or the records of a sketch do
             not fit together.
     """
     sessions = sorted(_of_one_workload(sessions, source, workload), key=lambda entry: entry[0].created)

@@ -23,11 +23,11 @@ def run_search(search: Search, measurer: Measurer, trials: int, time: float | No
     """Runs a search until it finishes or a bound is reached. A batch that has begun is measured to its end.
 
     Args:
-        search: the search to run.
-        measurer: answers its requests.
-        trials: the most evaluations.
-        time: the most seconds, of all parts together.
-        live: the measurer works while it is waited for. The wall time of a measurement then counts, else what its
+        search: The search to run.
+        measurer: Answers its requests.
+        trials: The most evaluations.
+        time: The most seconds, of all parts together.
+        live: The measurer works while it is waited for. The wall time of a measurement then counts, else what its
             phases say.
 
     Returns:

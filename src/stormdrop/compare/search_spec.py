@@ -19,9 +19,9 @@ class SearchSpec:
     """A search with options.
 
     Attributes:
-        label: the text that it was written as.
-        name: the name of the search.
-        options: its options by name.
+        label: The text that it was written as.
+        name: The name of the search.
+        options: Its options by name.
     """
 
     label: str
@@ -37,8 +37,8 @@ def parse_searches(text: str) -> list[SearchSpec]:
     """Searches separated by commas, each `name` or `name:option=value:option=value`.
 
     Raises:
-        SearchError: a search, an option or a value is unknown.
-        InputError: no search is named, or one is given twice.
+        SearchError: A search, an option or a value is unknown.
+        InputError: No search is named, or one is given twice.
 
     Example:
         >>> [spec.options for spec in parse_searches("droplet,droplet:test=student")]

@@ -68,7 +68,7 @@ class StormStrategy(OptAlg):
         return OptAlgWrapper(self).tune(searchspace, runner, tuning_options)
 
     def __call__(self, func: CostFunc, searchspace: Searchspace) -> tuple[tuple[Any, ...], float]:
-        """Search until the budget is spent, or the search has finished.
+        """Searches until the budget is spent, or the search has finished.
 
         Returns:
             The best configuration and its cost.

@@ -28,7 +28,7 @@ from ..tuning.options import TuneOptions
 def export_records(
     mod: tvm.IRModule, store: Store, database: Any, target: Machine | None = None, tvm_target: Any = None
 ) -> list[str]:
-    """Commit to a database what the records have for the functions of a module.
+    """Commits to a database what the records have for the functions of a module.
 
     Args:
         mod: The functions. A record is found again for a function that is structurally equal to one of these.

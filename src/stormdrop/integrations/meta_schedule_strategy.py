@@ -160,7 +160,7 @@ class _Task:
         return schedules or None
 
     def learn(self, results: Sequence[Any]) -> None:
-        """Tell the search the results of the schedules that it was given last, in their order."""
+        """Tells the search the results of the schedules that it was given last, in their order."""
         waiting, self._waiting = self._waiting, []
         for candidate, result in zip(waiting, results, strict=True):
             if result.run_secs:

@@ -35,7 +35,7 @@ _MOST_SIZES = 8
 def stormdrop(
     graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """Compile a graph of Dynamo. `torch.compile(model, backend="stormdrop", options=...)` calls this.
+    """Compiles a graph of Dynamo. `torch.compile(model, backend="stormdrop", options=...)` calls this.
 
     Args:
         graph: The graph.

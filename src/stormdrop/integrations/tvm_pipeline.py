@@ -35,7 +35,7 @@ def pipeline(
     store: Store | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    """Make a Relax pipeline that tunes. Its options are those of `sd.tune_model`.
+    """Makes a Relax pipeline that tunes. Its options are those of `sd.tune_model`.
 
     The built module takes and returns what the module did before, unlike a `CompiledModel`, which allocates the memory
     between its kernels once.

@@ -80,8 +80,8 @@ def expand_for_cpu(function: PrimFunc, keep_denormals: bool = False) -> PrimFunc
     intrinsic. TVM does not know them as vectors, and would take a condition apart, lane by lane, that holds one.
 
     Args:
-        function: a function that has a schedule already. The result cannot be read as stages: it binds variables.
-        keep_denormals: whether an exp that is a denormal has its value, which takes a third longer. Otherwise it may
+        function: A function that has a schedule already. The result cannot be read as stages: it binds variables.
+        keep_denormals: Whether an exp that is a denormal has its value, which takes a third longer. Otherwise it may
             be 0.
     """
     return _expanded(function, _EXPANSIONS_WITH_DENORMALS if keep_denormals else _EXPANSIONS)
@@ -93,7 +93,7 @@ def expand_for_gpu(function: PrimFunc) -> PrimFunc:
     With CUDA 13 its error is 2^-11. The arithmetic that replaces it has an absolute error of 1e-7.
 
     Args:
-        function: a function that has a schedule already. The result cannot be read as stages: it binds variables.
+        function: A function that has a schedule already. The result cannot be read as stages: it binds variables.
     """
     return _expanded(function, {"tanh": _tanh_by_exp})
 
@@ -238,7 +238,7 @@ def _odd(x: Expr, limit: float, fraction: tuple[Sequence[float], Sequence[float]
 
 
 def _clamped(x: Expr, low: float, high: float) -> Expr:
-    """x limited to a range. NaN stays NaN, because LLVM takes the second operand if a comparison fails.
+    """`x` limited to a range. NaN stays NaN, because LLVM takes the second operand if a comparison fails.
 
     Selections in a `Let` do the same, but with each of them TVM's simplifier takes four times as long.
     """

@@ -55,8 +55,8 @@ def varied_inputs(workload: Workload, seed: int) -> list[Array]:
     Integers and booleans are those of `Workload.random_inputs`.
 
     Args:
-        workload: the function.
-        seed: the seed of the generator.
+        workload: The function.
+        seed: The seed of the generator.
     """
     rng = np.random.default_rng([seed, 1])
     inputs = workload.random_inputs(seed)
@@ -77,14 +77,14 @@ def rounding_bounds(workload: Workload, inputs: Sequence[Array]) -> list[Array]:
     """How far each element of each output of a right kernel may be from the reference, because of rounding.
 
     Args:
-        workload: the function.
-        inputs: one array per input.
+        workload: The function.
+        inputs: One array per input.
 
     Returns:
         One array per output, in its own shape, float32.
 
     Raises:
-        UnsupportedFunction: the function holds more than sums, products, maxima and minima of floats, so that there
+        UnsupportedFunction: The function holds more than sums, products, maxima and minima of floats, so that there
             is no such bound; or values overflow.
     """
     graph = workload.graph

@@ -32,7 +32,7 @@ def children(node: Expr) -> list[Expr]:
     """The operands of an expression, for a load its indices.
 
     Raises:
-        UnsupportedFunction: the expression is of a kind that stages do not hold.
+        UnsupportedFunction: The expression is of a kind that stages do not hold.
     """
     operands = _OPERANDS.get(type(node))
     if operands is None:
@@ -82,7 +82,7 @@ def walk(node: Expr) -> Iterator[Expr]:
     """Every sub-expression, parents first.
 
     Raises:
-        UnsupportedFunction: a sub-expression is of a kind that stages do not hold.
+        UnsupportedFunction: A sub-expression is of a kind that stages do not hold.
     """
     yield node
     for child in children(node):
@@ -114,15 +114,15 @@ def transform(node: Expr, visit: Callable[[Expr], Expr | None]) -> Expr:
     """Rebuilds an expression from the root down.
 
     Args:
-        node: the expression.
-        visit: is called with each sub-expression, parents first. If it returns an expression, this stands for the
+        node: The expression.
+        visit: Is called with each sub-expression, parents first. If it returns an expression, this stands for the
             sub-expression and all below it; if it returns None, the operands are visited.
 
     Returns:
         The new expression; `node` itself if nothing changed.
 
     Raises:
-        UnsupportedFunction: a visited sub-expression is of a kind that stages do not hold.
+        UnsupportedFunction: A visited sub-expression is of a kind that stages do not hold.
     """
     replacement = visit(node)
     if replacement is not None:
@@ -157,8 +157,8 @@ def rewrite_loads(node: Expr, replacement: Callable[[Any], Expr | None]) -> Expr
     """Replaces loads, after the loads in their own indices.
 
     Args:
-        node: the expression.
-        replacement: is called with each load. It returns the expression to put in its place, or None to keep it.
+        node: The expression.
+        replacement: Is called with each load. It returns the expression to put in its place, or None to keep it.
 
     Returns:
         The new expression; `node` itself if nothing changed.
@@ -180,8 +180,8 @@ def simplified(node: Expr, extents: Mapping[Any, int] | None = None) -> Expr:
     """The expression with the indices of its loads simplified (`i + 0` becomes `i`).
 
     Args:
-        node: the expression.
-        extents: of variables: each is at least 0 and less than its extent. With them `i % 8` may become `i`.
+        node: The expression.
+        extents: Of variables: each is at least 0 and less than its extent. With them `i % 8` may become `i`.
     """
     analyzer = Analyzer()
     for name, extent in (extents or {}).items():
@@ -195,8 +195,8 @@ def coefficients(node: Expr, over: set[Any]) -> dict[Any, int] | None:
     `4 * i + j + 1` over {i, j} gives {i: 4, j: 1}.
 
     Args:
-        node: an expression of integers.
-        over: the variables whose coefficients are wanted; all others count as constants.
+        node: An expression of integers.
+        over: The variables whose coefficients are wanted; all others count as constants.
 
     Returns:
         The coefficient of each variable that appears; None if the expression is not affine in `over`, or a
@@ -227,10 +227,10 @@ def transform_statement(node: Any, visit: Callable[[Any], Any], visit_loop: Call
     """Rebuilds a statement from its leaves up.
 
     Args:
-        node: the statement.
-        visit: is called with each statement that holds no other (stores, allocations, bindings), and returns the
+        node: The statement.
+        visit: Is called with each statement that holds no other (stores, allocations, bindings), and returns the
             statement to put in its place.
-        visit_loop: is called with each loop after its body was rebuilt, and returns the statement to put in its place.
+        visit_loop: Is called with each loop after its body was rebuilt, and returns the statement to put in its place.
             By default loops stay.
     """
 
@@ -262,10 +262,10 @@ def tile_start(tile: Expr, size: int, extent: int, tiles: int) -> Expr:
     The last tiles overlap those before them if tiles do not divide the extent: none reaches beyond the axis.
 
     Args:
-        tile: the number of the tile, from 0.
-        size: positions in a tile, at most `extent`.
-        extent: positions on the axis.
-        tiles: the number of tiles, enough to cover the axis.
+        tile: The number of the tile, from 0.
+        size: Positions in a tile, at most `extent`.
+        extent: Positions on the axis.
+        tiles: The number of tiles, enough to cover the axis.
     """
     start = tile * size
     return start if tiles * size == extent else prim.Min(start, IntImm("int32", extent - size))
@@ -275,8 +275,8 @@ def raveled(indices: Sequence[Expr], extents: Sequence[int]) -> Expr:
     """The position in the one loop that replaces nested loops, as `numpy.ravel_multi_index` does.
 
     Args:
-        indices: the indices of the nested loops, the outermost first.
-        extents: their extents.
+        indices: The indices of the nested loops, the outermost first.
+        extents: Their extents.
     """
     position: Expr = IntImm("int32", 0)
     for index, extent in zip(indices, extents, strict=True):
@@ -288,8 +288,8 @@ def unraveled(position: Expr, extents: Sequence[int]) -> list[Expr]:
     """The indices of nested loops at a position in the one loop that replaces them, as `numpy.unravel_index` does.
 
     Args:
-        position: an index into the one loop.
-        extents: the extents of the nested loops, the outermost first.
+        position: An index into the one loop.
+        extents: The extents of the nested loops, the outermost first.
     """
     indices: list[Expr] = []
     for extent in reversed(extents[1:]):

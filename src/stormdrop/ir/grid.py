@@ -227,10 +227,10 @@ def store(stage: Stage, result: Array, value: Array, offsets: Mapping[Any, int])
     """Writes the value of a stage over its spatial axes to the elements that its indices name.
 
     Args:
-        stage: the stage.
-        result: the array of its buffer.
-        value: broadcasts to the spatial axes.
-        offsets: the first positions of axes that do not begin at 0.
+        stage: The stage.
+        result: The array of its buffer.
+        value: Broadcasts to the spatial axes.
+        offsets: The first positions of axes that do not begin at 0.
     """
     evaluator = GridEvaluator(stage.spatial, {}, offsets)
     indices = [evaluator(index) for index in stage.indices]

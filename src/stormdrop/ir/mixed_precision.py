@@ -30,8 +30,8 @@ def in_bfloat16(graph: StageGraph, positions: Collection[int]) -> StageGraph:
     """The same function with some of its parameters in bfloat16.
 
     Args:
-        graph: the function.
-        positions: the positions of the parameters, inputs and outputs, which are in float32.
+        graph: The function.
+        positions: The positions of the parameters, inputs and outputs, which are in float32.
     """
     stored = {graph.parameters[position]: _narrow(graph.parameters[position]) for position in positions}
     stages: list[Stage] = []

@@ -54,15 +54,15 @@ def evaluate(function: PrimFunc, inputs: Sequence[Array]) -> list[Array]:
     """Computes the outputs of a function.
 
     Args:
-        function: the function.
-        inputs: its inputs, in the order of its parameters.
+        function: The function.
+        inputs: Its inputs, in the order of its parameters.
 
     Returns:
         The outputs, in the order of its parameters.
 
     Raises:
-        UnsupportedFunction: the function is not a sequence of plain blocks, or holds something that is not known here.
-        ValueError: an input has another shape than its parameter.
+        UnsupportedFunction: The function is not a sequence of plain blocks, or holds something that is not known here.
+        ValueError: An input has another shape than its parameter.
     """
     return evaluate_graph(StageGraph.parse(function), inputs)
 
@@ -76,10 +76,10 @@ def evaluate_graph(
     """Does what `evaluate` does, for a function that is already read as stages.
 
     Args:
-        graph: the function.
-        inputs: its inputs, in the order of its parameters. Floats may be wider than the parameters.
-        rounded: whether floats are rounded to the type of the output; otherwise they stay in float64.
-        after: changes the elements of each stage before others read them.
+        graph: The function.
+        inputs: Its inputs, in the order of its parameters. Floats may be wider than the parameters.
+        rounded: Whether floats are rounded to the type of the output; otherwise they stay in float64.
+        after: Changes the elements of each stage before others read them.
     """
     wide = not rounded or not only_moves(graph)
     values = _inputs(graph, inputs, wide)
@@ -115,8 +115,8 @@ def evaluate_ties(graph: StageGraph, inputs: Sequence[Array]) -> tuple[list[Arra
     kernel has that turns some of them may lie elsewhere.
 
     Args:
-        graph: the function.
-        inputs: its inputs, in the order of its parameters.
+        graph: The function.
+        inputs: Its inputs, in the order of its parameters.
 
     Returns:
         The outputs as of `evaluate_graph`, and the outputs if all values that are within `NEAR_A_TIE` of a tie are
@@ -208,7 +208,7 @@ def check_supported(graph: StageGraph) -> None:
     """Checks that `evaluate_graph` knows all that a function holds.
 
     Raises:
-        UnsupportedFunction: the function holds something that is not known here.
+        UnsupportedFunction: The function holds something that is not known here.
     """
     known = (IntImm, FloatImm, Var, TensorLoad, prim.Cast, prim.Not, prim.Select, prim.Div, *BINARY)
     for stage in graph.stages:
@@ -373,10 +373,10 @@ def _evaluate_slice(
     """The value of a stage after its reductions, in a shape that broadcasts to the spatial axes.
 
     Args:
-        stage: the stage.
-        product: what `_product_of_loads` finds in it.
-        values: the arrays by their buffers.
-        offsets: the first positions of axes that do not begin at 0.
+        stage: The stage.
+        product: What `_product_of_loads` finds in it.
+        values: The arrays by their buffers.
+        offsets: The first positions of axes that do not begin at 0.
     """
     if product is not None:
         return _einsum(stage, product, values, offsets)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def relative_error(value: NDArray[Any], reference: NDArray[Any], least: float = 0.0) -> float:
-    """Compute max|value - reference| / max|reference| over all elements, in float64.
+    """Computes max|value - reference| / max|reference| over all elements, in float64.
 
     The scale is that of the whole array, so that an element near zero does not count as wrong because of rounding.
 

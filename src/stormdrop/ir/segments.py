@@ -32,9 +32,9 @@ class Segment:
     """A stretch of an axis on which no comparison of the axis with a constant changes its result.
 
     Attributes:
-        start: its first position.
-        end: the position after its last.
-        value: the value on it, without the choices that have the same result on all of it.
+        start: Its first position.
+        end: The position after its last.
+        value: The value on it, without the choices that have the same result on all of it.
     """
 
     start: int
@@ -62,8 +62,8 @@ def segments_of(value: Expr, axis: Axis) -> list[Segment]:
     """The longest segments of an axis, in order.
 
     Args:
-        value: the value on the whole axis.
-        axis: the axis to divide.
+        value: The value on the whole axis.
+        axis: The axis to divide.
 
     Returns:
         The segments. It is one, the whole axis with the whole value, if there would be more than `MOST_SEGMENTS`.

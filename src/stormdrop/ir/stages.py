@@ -55,13 +55,13 @@ class Stage:
     """One loop nest: `buffer[indices] = value` over all axes, combined over those that reduce.
 
     Attributes:
-        name: the name of the block.
-        axes: the iterators, the outermost first.
-        buffer: the buffer that is written.
-        indices: the element that is written, in terms of the axes.
-        value: the value that is stored; for a reduction the term that is combined.
+        name: The name of the block.
+        axes: The iterators, the outermost first.
+        buffer: The buffer that is written.
+        indices: The element that is written, in terms of the axes.
+        value: The value that is stored; for a reduction the term that is combined.
         combine: "sum", "max", "min" or "product" for a reduction, else None.
-        identity: the value that a reduction starts from, else None.
+        identity: The value that a reduction starts from, else None.
     """
 
     name: str
@@ -106,8 +106,8 @@ class Stage:
         """The loop nest as TensorIR.
 
         Args:
-            around: the values of the first axes, from loops outside the nest. Each other axis gets a loop.
-            kinds: the `ForKind` of loops, by the variables of their axes; serial by default.
+            around: The values of the first axes, from loops outside the nest. Each other axis gets a loop.
+            kinds: The `ForKind` of loops, by the variables of their axes; serial by default.
         """
         target = self.buffer[self.indices] if self.indices else self.buffer[()]
         value = self.value if self.combine is None else _combined(self.combine, target, self.value)
@@ -144,12 +144,12 @@ class StageGraph:
         """Reads a function, without the stages that make no element and that nobody reads.
 
         Args:
-            function: the function.
-            gathers: whether an element that is read may depend on data, as `table[words[i], j]`. Such stages can be
+            function: The function.
+            gathers: Whether an element that is read may depend on data, as `table[words[i], j]`. Such stages can be
                 evaluated, but no sketch schedules them.
 
         Raises:
-            UnsupportedFunction: the function is not a sequence of loop nests, each around one plain block.
+            UnsupportedFunction: The function is not a sequence of loop nests, each around one plain block.
         """
         body = function.body
         if not isinstance(body, SBlockRealize) or body.block.iter_vars:
@@ -195,7 +195,7 @@ class StageGraph:
         After:      C[i] = max(A[i] + 1, 0)
 
         Args:
-            keep: is called with each stage that could be substituted, and returns whether it has to stay.
+            keep: Is called with each stage that could be substituted, and returns whether it has to stay.
         """
         graph = self
         for stage in self.stages:
@@ -241,10 +241,10 @@ def assemble(
     """A function named "main".
 
     Args:
-        parameters: the buffers that are its parameters, inputs first.
-        stages: the stages that it computes. The buffers that they write are allocated, unless they are parameters.
-        statements: its statements; by default the plain loop nests of the stages.
-        allocated: further buffers to allocate.
+        parameters: The buffers that are its parameters, inputs first.
+        stages: The stages that it computes. The buffers that they write are allocated, unless they are parameters.
+        statements: Its statements; by default the plain loop nests of the stages.
+        allocated: Further buffers to allocate.
     """
     intermediates = list(allocated)
     for stage in stages:
@@ -283,7 +283,7 @@ def shape_of(buffer: Buffer) -> tuple[int, ...]:
     """The static shape of a buffer.
 
     Raises:
-        UnsupportedFunction: the shape is symbolic.
+        UnsupportedFunction: The shape is symbolic.
     """
     shape = list(buffer.shape)
     if not all(isinstance(extent, IntImm) for extent in shape):

@@ -47,11 +47,11 @@ class Workload:
     Two workloads are the same if their `text` is. `Workload.create` brings a function into normal form.
 
     Attributes:
-        name: what users call it.
-        function: the function in normal form.
-        constants: the positions of the inputs whose values are known when the kernel is built (weights). A sketch may
+        name: What users call it.
+        function: The function in normal form.
+        constants: The positions of the inputs whose values are known when the kernel is built (weights). A sketch may
             lay them out anew ahead of time.
-        arguments: the arguments of the operator that made the workload, by name; empty for other functions.
+        arguments: The arguments of the operator that made the workload, by name; empty for other functions.
     """
 
     name: str
@@ -73,13 +73,13 @@ class Workload:
         """Brings a TensorIR function into normal form.
 
         Args:
-            name: what users call it.
-            function: a function that is a sequence of loop nests, each around one plain block.
-            constants: the positions of the inputs whose values are known when the kernel is built.
-            arguments: the arguments of the operator that made the function, by name.
+            name: What users call it.
+            function: A function that is a sequence of loop nests, each around one plain block.
+            constants: The positions of the inputs whose values are known when the kernel is built.
+            arguments: The arguments of the operator that made the function, by name.
 
         Raises:
-            UnsupportedFunction: the function has another form; it holds 64-bit integers; it holds an operation that
+            UnsupportedFunction: The function has another form; it holds 64-bit integers; it holds an operation that
                 the NumPy reference does not know; or there is no input at one of the positions in `constants`.
         """
         graph = StageGraph.parse(function)
@@ -135,11 +135,11 @@ class Workload:
         After:      y[i, offset + j] = ...   with y's last axis of length `total`
 
         Args:
-            offset: where on the last axis of the wider tensor the slice begins.
-            total: the length of that axis.
+            offset: Where on the last axis of the wider tensor the slice begins.
+            total: The length of that axis.
 
         Raises:
-            UnsupportedFunction: the function has several outputs, or reads its output.
+            UnsupportedFunction: The function has several outputs, or reads its output.
         """
         (output, *others) = self.graph.outputs
         if others or self.graph.readers(output):
@@ -196,7 +196,7 @@ class Workload:
         """The outputs for some inputs, computed by NumPy.
 
         Raises:
-            ValueError: an input has another shape than its parameter.
+            ValueError: An input has another shape than its parameter.
         """
         return reference.evaluate_graph(self.graph, inputs)
 
@@ -211,7 +211,7 @@ class Workload:
         """The greatest max|difference| / max|reference| of a right kernel.
 
         Args:
-            outputs: the reference for inputs from `random_inputs`.
+            outputs: The reference for inputs from `random_inputs`.
 
         Returns:
             0 (bit-identical) if the function computes with integers only, or if integers stay exact in float32; else
@@ -227,8 +227,8 @@ class Workload:
         """The greatest max|difference| / max|reference| of a kernel that a sketch makes.
 
         Args:
-            max_error: the error of the sketch; 0 if its schedules only reorder.
-            otherwise: the tolerance of a schedule that only reorders. If one computes in another way, numbers that are
+            max_error: The error of the sketch; 0 if its schedules only reorder.
+            otherwise: The tolerance of a schedule that only reorders. If one computes in another way, numbers that are
                 nearly equal may also be rounded to neighbours.
         """
         return max(otherwise, max_error + self.step) if max_error else otherwise

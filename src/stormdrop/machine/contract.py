@@ -46,7 +46,7 @@ class Machine(Protocol):
         """The identity under which measurements are recorded.
 
         Raises:
-            TargetError: nothing can be measured on this machine from here.
+            TargetError: Nothing can be measured on this machine from here.
         """
 
     @property
@@ -72,7 +72,7 @@ class Machine(Protocol):
         """The device of this process that executes its kernels, as TVM's runtime (for OpenCL: pyopencl) knows it.
 
         Raises:
-            TargetError: this process has no such device.
+            TargetError: This process has no such device.
         """
 
 

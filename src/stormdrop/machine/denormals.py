@@ -47,7 +47,7 @@ class denormals:
 
 
 def set_mode(flushed: bool) -> int | None:
-    """Let the calling thread flush denormals, or keep them.
+    """Lets the calling thread flush denormals, or keep them.
 
     Args:
         flushed: Whether they are flushed.
@@ -69,7 +69,7 @@ def set_mode(flushed: bool) -> int | None:
 
 
 def restore_mode(before: int | None) -> None:
-    """Give the calling thread its mode again.
+    """Gives the calling thread its mode again.
 
     Args:
         before: What `set_mode` has returned in this thread.

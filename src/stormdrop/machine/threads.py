@@ -53,7 +53,7 @@ def thread_count() -> int:
 
 
 def configure() -> None:
-    """Let TVM use all usable cores, unless the user chose a number with TVM_NUM_THREADS, and sleep between calls.
+    """Lets TVM use all usable cores, unless the user chose a number with TVM_NUM_THREADS, and sleep between calls.
 
     If TVM was loaded before and its thread pool has started with fewer threads, it is too late. A `RuntimeWarning`
     then says so once.

@@ -24,7 +24,7 @@ def ask_for_tiles() -> None:
     """Asks for tile registers, for all threads of this process.
 
     Raises:
-        OSError: the operating system does not permit them, or this machine passes for a CPU that has none.
+        OSError: The operating system does not permit them, or this machine passes for a CPU that has none.
     """
     if hidden_features([TILES]):
         raise OSError(errno.EINVAL, f"{model_name('this CPU')} has no tile registers")
@@ -40,7 +40,7 @@ def permit(features: Iterable[str]) -> None:
         features: LLVM's names of the extensions that the kernel needs.
 
     Raises:
-        TargetError: the operating system does not permit them.
+        TargetError: The operating system does not permit them.
     """
     if TILES in set(features):
         try:

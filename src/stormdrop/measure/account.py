@@ -16,14 +16,14 @@ class Account:
     """The account of one measurer. All times are wall seconds.
 
     Attributes:
-        build: the time in which workers compiled, side by side.
-        run: the time in which kernels ran. It includes what the consumer of the measurements did meanwhile.
-        lock: the time spent waiting for the machine-wide lock.
-        reference: the time spent waiting for the expected outputs.
-        restarts: worker processes that were replaced.
-        built: kernels that were built.
-        retried: runs that were repeated because something else used the machine.
-        clocks: the GPU's clock after each run, in MHz.
+        build: The time in which workers compiled, side by side.
+        run: The time in which kernels ran. It includes what the consumer of the measurements did meanwhile.
+        lock: The time spent waiting for the machine-wide lock.
+        reference: The time spent waiting for the expected outputs.
+        restarts: Worker processes that were replaced.
+        built: Kernels that were built.
+        retried: Runs that were repeated because something else used the machine.
+        clocks: The GPU's clock after each run, in MHz.
     """
 
     build: float = 0.0
@@ -51,7 +51,7 @@ class Account:
         is shared between schedule and build in the proportion of these seconds.
 
         Args:
-            spent: the sum of the phases of all measurements.
+            spent: The sum of the phases of all measurements.
         """
         compiling, check = spent.schedule + spent.build, min(self.run, spent.check)
         share = self.build / compiling if compiling else 0.0

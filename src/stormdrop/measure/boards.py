@@ -39,10 +39,10 @@ class BoardsMeasurer(PlacesMeasurer):
         """Joins measurers of the same workload.
 
         Args:
-            rack: the address of the boards, as of `machine.remote.tracker.address`.
-            measurers: one per place. They are closed together with this one.
-            stop: the event that these measurers were given. It is set to make them give up, and cleared afterwards.
-            lost: why places were given up, by their position, if measurers of other workloads use the same places:
+            rack: The address of the boards, as of `machine.remote.tracker.address`.
+            measurers: One per place. They are closed together with this one.
+            stop: The event that these measurers were given. It is set to make them give up, and cleared afterwards.
+            lost: Why places were given up, by their position, if measurers of other workloads use the same places:
                 what one of them gives up, the others do not try again.
         """
         places = [Place(str(number), measurer) for number, measurer in enumerate(measurers, start=1)]
@@ -84,12 +84,12 @@ class HeldBoards(Site):
     """The boards of a rack for all kernels of a model: a worker process for each, which the kernels use in turns.
 
     Args:
-        rack: the address of the boards.
-        cores: the cores that a kernel uses there.
+        rack: The address of the boards.
+        cores: The cores that a kernel uses there.
 
     Raises:
-        TargetError: no board becomes free, or the tracker or the key is gone.
-        MeasureError: no worker can be started.
+        TargetError: No board becomes free, or the tracker or the key is gone.
+        MeasureError: No worker can be started.
     """
 
     def __init__(self, rack: str, cores: int) -> None:

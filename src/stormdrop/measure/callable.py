@@ -43,7 +43,7 @@ class CallableMeasurer(Measurer):
     for foreign load. An objective that may hang or crash should use a process of its own, with a time limit.
 
     Attributes:
-        best: the median seconds of the fastest candidate so far. A candidate with a sample of more than three times
+        best: The median seconds of the fastest candidate so far. A candidate with a sample of more than three times
             that is hopeless and gets no more samples.
     """
 
@@ -51,9 +51,9 @@ class CallableMeasurer(Measurer):
         """A measurer that has called nothing yet.
 
         Args:
-            spaces: the spaces that candidates come from.
-            objective: is called with the name of a space and a configuration of it.
-            best: the median seconds of the fastest candidate that is known from records.
+            spaces: The spaces that candidates come from.
+            objective: Is called with the name of a space and a configuration of it.
+            best: The median seconds of the fastest candidate that is known from records.
         """
         self.best = best
         self._spaces = {space.name: space for space in spaces}

@@ -35,11 +35,11 @@ class Measurer(Protocol):
     knows better. Use it as a context manager, and from one thread at a time.
 
     Attributes:
-        deadline: a reading of `time.perf_counter` after which it does not wait for the machine any more, if others use
+        deadline: A reading of `time.perf_counter` after which it does not wait for the machine any more, if others use
             it. Its owner sets it before each call.
 
     Raises:
-        MeasureError: no candidate can be measured at all, for example because no worker starts; or, as `LockTimeout`,
+        MeasureError: No candidate can be measured at all, for example because no worker starts; or, as `LockTimeout`,
             because the machine was not free before the deadline. It raises nothing else.
     """
 
@@ -49,7 +49,7 @@ class Measurer(Protocol):
         """Measures candidates one by one.
 
         Args:
-            requests: the candidates, each with the number of samples that is wanted.
+            requests: The candidates, each with the number of samples that is wanted.
 
         Yields:
             One measurement per request, in order, each as soon as it is known. A measurement that is OK holds
@@ -61,7 +61,7 @@ class Measurer(Protocol):
         """Tells what the next calls of `measure` will ask for, so that nothing idle waits for the slowest of a batch.
 
         Args:
-            requests: the requests of these calls, in order. What was announced before and is not among them will not
+            requests: The requests of these calls, in order. What was announced before and is not among them will not
                 come.
         """
         return  # a measurer of one machine has nothing idle
@@ -70,8 +70,8 @@ class Measurer(Protocol):
         """Measures a few candidates in turns: every round takes one sample of each, in a changing order.
 
         Args:
-            candidates: the candidates that race.
-            rounds: the number of rounds.
+            candidates: The candidates that race.
+            rounds: The number of rounds.
 
         Returns:
             One measurement per candidate, in order. Each that is OK holds exactly `rounds` samples, and sample r of
@@ -84,9 +84,9 @@ class Measurer(Protocol):
         """A race of as many rounds as fit into a time.
 
         Args:
-            candidates: the candidates that race.
-            estimates: the expected seconds of one execution of each candidate.
-            seconds: wall seconds of the race. It takes longer if even the fewest rounds do not fit.
+            candidates: The candidates that race.
+            estimates: The expected seconds of one execution of each candidate.
+            seconds: Wall seconds of the race. It takes longer if even the fewest rounds do not fit.
 
         Returns:
             One measurement per candidate, as `race` returns them.
@@ -99,7 +99,7 @@ class Measurer(Protocol):
         """Wall seconds by phase. They are less than the sum over all measurements if measurements run side by side.
 
         Args:
-            spent: the sum of the phases of all measurements.
+            spent: The sum of the phases of all measurements.
         """
         return dataclasses.asdict(spent)
 
@@ -124,13 +124,13 @@ class KernelSetup:
     """What is measured: the candidates of one workload.
 
     Attributes:
-        workload: the function to measure.
-        target: the machine to build for.
-        sketches: the sketches that candidates come from, with their spaces.
-        seed: the seed of the inputs.
-        passing: what passes through the caches between two executions, as in a model with other kernels; None if
+        workload: The function to measure.
+        target: The machine to build for.
+        sketches: The sketches that candidates come from, with their spaces.
+        seed: The seed of the inputs.
+        passing: What passes through the caches between two executions, as in a model with other kernels; None if
             nothing does.
-        best: the lowest median so far in seconds, if records give it: time limits follow from it.
+        best: The lowest median so far in seconds, if records give it: time limits follow from it.
     """
 
     workload: Workload
@@ -162,10 +162,10 @@ class Site(Protocol):
         """Checks that it measures kernels of a machine.
 
         Args:
-            target: the machine that the kernels are made for.
+            target: The machine that the kernels are made for.
 
         Raises:
-            InputError: it does not. The message is one line.
+            InputError: It does not. The message is one line.
         """
         return
 
@@ -173,8 +173,8 @@ class Site(Protocol):
         """Measures what times are compared with, such as the peak, if it can. Call it before `measurer`.
 
         Args:
-            target: the machine that the kernels are made for.
-            seconds: the wall seconds that it may take; None is no bound.
+            target: The machine that the kernels are made for.
+            seconds: The wall seconds that it may take; None is no bound.
         """
         return
 
@@ -182,10 +182,10 @@ class Site(Protocol):
         """A measurer of one kernel.
 
         Args:
-            setup: what is measured.
+            setup: What is measured.
 
         Raises:
-            MeasureError: nothing can be measured.
+            MeasureError: Nothing can be measured.
         """
 
     def close(self) -> None:

@@ -33,16 +33,16 @@ class ExpectedOutputs:
     returns.
 
     Attributes:
-        waited: wall seconds that callers have waited for the thread.
+        waited: Wall seconds that callers have waited for the thread.
     """
 
     def __init__(self, workload: Workload, inputs: Sequence[Array], seed: int) -> None:
         """Expected outputs that are not computed yet.
 
         Args:
-            workload: the function.
-            inputs: one array per input.
-            seed: the seed of the real numbers.
+            workload: The function.
+            inputs: One array per input.
+            seed: The seed of the real numbers.
         """
         self.waited = 0.0
         self._outcome: tuple[Data, Reals | None] | Exception | None = None
@@ -66,7 +66,7 @@ class ExpectedOutputs:
         """Waits for the outputs and returns them with their tolerance.
 
         Raises:
-            MeasureError: the reference cannot be computed.
+            MeasureError: The reference cannot be computed.
         """
         return self._computed()[0]
 
@@ -78,7 +78,7 @@ class ExpectedOutputs:
             memory or time.
 
         Raises:
-            MeasureError: the reference cannot be computed.
+            MeasureError: The reference cannot be computed.
         """
         return self._computed()[1]
 

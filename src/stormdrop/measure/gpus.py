@@ -20,7 +20,7 @@ class GpusMeasurer(PlacesMeasurer):
         """A measurer on the GPUs of a target. Their workers compile on this machine's cores: each GPU has its share.
 
         Args:
-            setup: what is measured.
+            setup: What is measured.
         """
         gpus, stop = setup.target.gpus, threading.Event()
         share = max(1, setup.target.cores // len(gpus))

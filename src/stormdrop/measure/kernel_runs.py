@@ -30,8 +30,8 @@ class KernelRuns:
     """Runs the kernels of one workload. The caller holds the lock that gives them the machine.
 
     Attributes:
-        best: the median seconds per execution of the fastest kernel so far; None before any kernel has worked.
-        timeout: the seconds that a run may take, without those in which the worker could not work. None: it follows
+        best: The median seconds per execution of the fastest kernel so far; None before any kernel has worked.
+        timeout: The seconds that a run may take, without those in which the worker could not work. None: it follows
             from the fastest kernel so far.
     """
 
@@ -45,16 +45,16 @@ class KernelRuns:
         cutoff: float,
         verifiable: Callable[[], bool],
     ) -> None:
-        """Begin without any known kernel.
+        """Begins without any known kernel.
 
         Args:
-            dispatcher: executes the jobs.
-            watch: judges which runs something else has disturbed.
-            account: counts repeated runs, and keeps the clocks of a GPU.
-            elements: the number of elements of all inputs and outputs.
-            timeout: the seconds that a run may take. None: it follows from the fastest kernel so far.
-            cutoff: a kernel that is slower than this many times the best is hopeless and gets one sample.
-            verifiable: whether there are real numbers to execute kernels on.
+            dispatcher: Executes the jobs.
+            watch: Judges which runs something else has disturbed.
+            account: Counts repeated runs, and keeps the clocks of a GPU.
+            elements: The number of elements of all inputs and outputs.
+            timeout: The seconds that a run may take. None: it follows from the fastest kernel so far.
+            cutoff: A kernel that is slower than this many times the best is hopeless and gets one sample.
+            verifiable: Whether there are real numbers to execute kernels on.
         """
         self.best: float | None = None
         self.timeout = timeout
@@ -72,15 +72,15 @@ class KernelRuns:
         """Runs one kernel, and runs it once more if something else used the machine. Verifies it if it may win.
 
         Args:
-            worker: the worker that holds the kernel.
-            key: the kernel.
-            repeats: how many samples are wanted.
-            spent: the wall seconds that the kernel has cost so far.
+            worker: The worker that holds the kernel.
+            key: The kernel.
+            repeats: How many samples are wanted.
+            spent: The wall seconds that the kernel has cost so far.
 
         Raises:
-            WorkerLost: the worker died before it began; or the kernel failed for the first time in a way that may have
+            WorkerLost: The worker died before it began; or the kernel failed for the first time in a way that may have
                 come from outside. The kernel must be built and run again.
-            MeasureError: the workers die again and again.
+            MeasureError: The workers die again and again.
         """
         cutoff = None if self.best is None else self._cutoff * self.best
         plan = TimingPlan(repeats, cutoff=cutoff)
@@ -113,19 +113,19 @@ class KernelRuns:
         """Races kernels that are built in one worker, and races them once more if something else used the machine.
 
         Args:
-            worker: the worker that holds the kernels.
-            keys: the kernels; the same one may occur several times.
-            rounds: how many samples are taken of each.
-            failed: receives the measurement of a kernel that fails.
-            spent: the wall seconds that each kernel has cost so far. It is brought up to date.
+            worker: The worker that holds the kernels.
+            keys: The kernels; the same one may occur several times.
+            rounds: How many samples are taken of each.
+            failed: Receives the measurement of a kernel that fails.
+            spent: The wall seconds that each kernel has cost so far. It is brought up to date.
 
         Returns:
             One measurement per kernel; None if the worker does not hold all of them, or one failed. The caller then
             builds again what is missing, and races without those that failed.
 
         Raises:
-            WorkerLost: as in `run`.
-            MeasureError: the workers die again and again.
+            WorkerLost: As in `run`.
+            MeasureError: The workers die again and again.
         """
         if not keys or any(self._dispatcher.holder(key) is not worker for key in keys):
             return None

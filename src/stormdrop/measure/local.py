@@ -46,12 +46,12 @@ class Limits:
     """What a candidate may take.
 
     Attributes:
-        build_seconds: the seconds that it may take to be scheduled and compiled. The default is far more than LLVM
+        build_seconds: The seconds that it may take to be scheduled and compiled. The default is far more than LLVM
             ever takes, or for a GPU `nvcc`. Seconds in which its worker could not work do not count. A candidate that
             has used half of them is begun again once, so a hang costs one and a half times as much.
-        run_seconds: the same for a run. The default follows the fastest kernel so far.
-        cutoff: a candidate that is slower than this many times the best is hopeless and gets one sample.
-        load: how much foreign load is tolerated.
+        run_seconds: The same for a run. The default follows the fastest kernel so far.
+        cutoff: A candidate that is slower than this many times the best is hopeless and gets one sample.
+        load: How much foreign load is tolerated.
     """
 
     build_seconds: float | None = None
@@ -67,9 +67,9 @@ class LocalMeasurer(Measurer):
     or at Ctrl-C, the workers that are at work are killed at once; the measurer can be used afterwards.
 
     Attributes:
-        workload: the function that is measured.
-        build_timeout: the seconds that scheduling and compiling a candidate may take.
-        runs: runs the kernels; it holds the time limit of a run.
+        workload: The function that is measured.
+        build_timeout: The seconds that scheduling and compiling a candidate may take.
+        runs: Runs the kernels; it holds the time limit of a run.
     """
 
     def __init__(
@@ -87,20 +87,20 @@ class LocalMeasurer(Measurer):
         """Starts the workers, without waiting for them.
 
         Args:
-            setup: what is measured.
-            pool: the workers to use. They stay open when this measurer is closed, so that tasks can be measured one
+            setup: What is measured.
+            pool: The workers to use. They stay open when this measurer is closed, so that tasks can be measured one
                 after the other. By default the measurer starts workers of its own.
-            workers: the number of these workers; as many as usable cores by default.
-            gpu: the number of the GPU to measure on. Its kernels run under a lock of their own; they are built under
+            workers: The number of these workers; as many as usable cores by default.
+            gpu: The number of the GPU to measure on. Its kernels run under a lock of their own; they are built under
                 the machine-wide one.
-            elsewhere: whether kernels run on a board that nobody else uses meanwhile, so that they need no lock here.
-            limits: what a candidate may take, and how much foreign load is tolerated.
-            lock_path: the file of the machine-wide lock; by default the one that all users of the machine share.
-            stop: another thread may set it. The next wait for a worker then ends with a `MeasureError`. Whoever sets
+            elsewhere: Whether kernels run on a board that nobody else uses meanwhile, so that they need no lock here.
+            limits: What a candidate may take, and how much foreign load is tolerated.
+            lock_path: The file of the machine-wide lock; by default the one that all users of the machine share.
+            stop: Another thread may set it. The next wait for a worker then ends with a `MeasureError`. Whoever sets
                 it clears it.
 
         Raises:
-            MeasureError: no worker can be started, or the pool's workers use another number of threads than the
+            MeasureError: No worker can be started, or the pool's workers use another number of threads than the
                 target.
         """
         workload, target = setup.workload, setup.target
@@ -144,8 +144,10 @@ class LocalMeasurer(Measurer):
 
     @property
     def best(self) -> float | None:
-        """The median seconds per execution of the fastest kernel so far, from which time limits follow. Assign it if
-        records already give it."""
+        """The median seconds per execution of the fastest kernel so far, from which time limits follow.
+
+        Assign it if records already give it.
+        """
         return self.runs.best
 
     @best.setter
@@ -173,8 +175,8 @@ class LocalMeasurer(Measurer):
         """See `Measurer.race`. The candidates run in one worker.
 
         Raises:
-            MeasureError: nothing can be measured.
-            ValueError: there are more than `KERNELS` candidates, which no worker holds at once.
+            MeasureError: Nothing can be measured.
+            ValueError: There are more than `KERNELS` candidates, which no worker holds at once.
         """
         if len(set(candidates)) > KERNELS:
             raise ValueError(f"a race of {len(set(candidates))} kernels: a worker holds {KERNELS} at once")

@@ -40,14 +40,14 @@ class Place:
     """A place that measures.
 
     Args:
-        name: what messages call it.
-        measurer: measures there. Only one thread at a time uses it.
-        width: how many candidates it takes at a time; as many as it can build side by side.
-        connected: whether it can be used, as far as is known. A failure ends the connection.
-        lost: whether it was given up.
-        reason: why it was given up.
-        blames: candidates in a row that failed there and worked elsewhere.
-        accused: whether no other place has yet tried what failed here.
+        name: What messages call it.
+        measurer: Measures there. Only one thread at a time uses it.
+        width: How many candidates it takes at a time; as many as it can build side by side.
+        connected: Whether it can be used, as far as is known. A failure ends the connection.
+        lost: Whether it was given up.
+        reason: Why it was given up.
+        blames: Candidates in a row that failed there and worked elsewhere.
+        accused: Whether no other place has yet tried what failed here.
     """
 
     name: str
@@ -77,7 +77,7 @@ class PlacesMeasurer(Measurer):
     has lost its connection gets another one (`_is_ready`).
 
     Attributes:
-        places: the places.
+        places: The places.
     """
 
     kind: ClassVar[str] = "place"
@@ -90,9 +90,9 @@ class PlacesMeasurer(Measurer):
         """Joins the measurers of one workload.
 
         Args:
-            where: what messages call all places together.
-            places: the places. Their measurers are closed together with this one.
-            stop: the event that the measurers were given. It is set to make them give up, and cleared afterwards.
+            where: What messages call all places together.
+            places: The places. Their measurers are closed together with this one.
+            stop: The event that the measurers were given. It is set to make them give up, and cleared afterwards.
         """
         self.places = list(places)
         self._where = where

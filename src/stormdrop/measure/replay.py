@@ -28,14 +28,14 @@ class Recorded:
     """What is known of one candidate.
 
     Args:
-        seconds: its samples; empty if it failed.
-        status: the status with which it failed.
-        error: one line that says why it failed.
-        phases: wall seconds. `schedule`, `build` and `check` are those of its first measurement. `run` is that of each
+        seconds: Its samples; empty if it failed.
+        status: The status with which it failed.
+        error: One line that says why it failed.
+        phases: Wall seconds. `schedule`, `build` and `check` are those of its first measurement. `run` is that of each
             measurement; if it is 0, the sum of the samples is taken.
 
     Raises:
-        ValueError: the status is OK without samples, or is not OK with samples.
+        ValueError: The status is OK without samples, or is not OK with samples.
     """
 
     seconds: tuple[float, ...] = ()
@@ -53,12 +53,12 @@ class Recording:
     """A ground that was recorded, exhaustively or in part.
 
     Args:
-        name: the name of the ground.
-        spaces: its spaces.
-        recorded: what is known of each candidate. Every candidate is a point of one of the spaces.
+        name: The name of the ground.
+        spaces: Its spaces.
+        recorded: What is known of each candidate. Every candidate is a point of one of the spaces.
 
     Raises:
-        ValueError: no candidate worked, so there is no optimum.
+        ValueError: No candidate worked, so there is no optimum.
     """
 
     name: str
@@ -104,7 +104,7 @@ class ReplayMeasurer(Measurer):
     A candidate that is not in the data fails as UNKNOWN.
 
     Attributes:
-        elapsed: the sum of the recorded wall seconds of all measurements so far.
+        elapsed: The sum of the recorded wall seconds of all measurements so far.
 
     Example:
         >>> from stormdrop.trial import Candidate, Request
@@ -124,9 +124,9 @@ class ReplayMeasurer(Measurer):
         """A measurer that has measured nothing yet.
 
         Args:
-            recorded: what is known of each candidate. Samples in seconds alone, or a status alone, will do.
-            rng: gives the seed of the draws. It is needed unless `exact` is set.
-            exact: every sample is the median of the recorded ones, without noise.
+            recorded: What is known of each candidate. Samples in seconds alone, or a status alone, will do.
+            rng: Gives the seed of the draws. It is needed unless `exact` is set.
+            exact: Every sample is the median of the recorded ones, without noise.
 
         Raises:
             ValueError: `exact` is not set, and there is no `rng`.

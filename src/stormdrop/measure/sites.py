@@ -20,7 +20,7 @@ class ThisMachine(Site):
     """This machine: its CPU, its GPUs, or one machine behind a runner.
 
     Args:
-        pool: the worker processes to measure with; they stay open. By default each kernel has workers of its own.
+        pool: The worker processes to measure with; they stay open. By default each kernel has workers of its own.
     """
 
     def __init__(self, pool: WorkerPool | None = None) -> None:
@@ -47,7 +47,7 @@ class OwnWorkers(ThisMachine):
     """This machine with workers that serve all kernels of a model, one after the other.
 
     Args:
-        target: the machine that the kernels are made for.
+        target: The machine that the kernels are made for.
     """
 
     def __init__(self, target: Machine) -> None:
@@ -63,7 +63,7 @@ class Rack(Site):
     """The boards of a rack, each of which is asked for anew for each kernel.
 
     Args:
-        address: the address of the boards.
+        address: The address of the boards.
     """
 
     def __init__(self, address: str) -> None:
@@ -89,10 +89,10 @@ class Given(Site):
     """A measurer that somebody gives, whatever it measures. It stays open.
 
     Args:
-        given: the measurer.
+        given: The measurer.
 
     Raises:
-        InputError: it is no measurer.
+        InputError: It is no measurer.
     """
 
     def __init__(self, given: Measurer) -> None:
@@ -111,7 +111,7 @@ def site_of(target: Machine) -> Site:
     """Where one kernel of a target is measured.
 
     Args:
-        target: the machine that it is made for.
+        target: The machine that it is made for.
     """
     return Rack(str(target.runner)) if tracker.is_rack(target.runner) else ThisMachine()
 
@@ -120,10 +120,10 @@ def site_of_model(target: Machine) -> Site:
     """Where all kernels of a model are measured. What it holds is given back when it is closed.
 
     Args:
-        target: the machine that they are made for.
+        target: The machine that they are made for.
 
     Raises:
-        TargetError: no board of a rack becomes free.
-        MeasureError: no worker can be started.
+        TargetError: No board of a rack becomes free.
+        MeasureError: No worker can be started.
     """
     return HeldBoards(str(target.runner), target.cores) if tracker.is_rack(target.runner) else OwnWorkers(target)

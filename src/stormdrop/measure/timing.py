@@ -39,9 +39,9 @@ class TimingPlan:
     """How the samples of a callable are taken.
 
     Args:
-        repeats: how many samples are taken.
-        sample_seconds: the seconds that the executions of one sample fill together.
-        cutoff: seconds of one execution. A callable that takes longer is hopeless and gets one sample of one
+        repeats: How many samples are taken.
+        sample_seconds: The seconds that the executions of one sample fill together.
+        cutoff: Seconds of one execution. A callable that takes longer is hopeless and gets one sample of one
             execution. None is no bound.
     """
 
@@ -54,10 +54,10 @@ def rounds_within(turns: Sequence[float], seconds: float, fewest: int = FEWEST_R
     """The number of rounds that fit into a time.
 
     Args:
-        turns: wall seconds of each turn of a round.
-        seconds: wall seconds of all rounds together.
-        fewest: the fewest rounds, however long they take.
-        most: the most rounds, however short they are.
+        turns: Wall seconds of each turn of a round.
+        seconds: Wall seconds of all rounds together.
+        fewest: The fewest rounds, however long they take.
+        most: The most rounds, however short they are.
 
     Example:
         >>> rounds_within([0.05, 0.05], seconds=1.0)
@@ -80,11 +80,11 @@ def sample(
     """Takes samples of one callable.
 
     Args:
-        call: the callable.
-        plan: how many samples, and how long each.
-        first: seconds of an execution that was done before; if None, the callable is executed once to warm up.
-        timer: times some executions.
-        fewest: the fewest executions, back to back, that tell how fast the callable is.
+        call: The callable.
+        plan: How many samples, and how long each.
+        first: Seconds of an execution that was done before; if None, the callable is executed once to warm up.
+        timer: Times some executions.
+        fewest: The fewest executions, back to back, that tell how fast the callable is.
 
     Returns:
         The samples in seconds per execution: `plan.repeats` of them, or one if the callable is hopeless.
@@ -113,11 +113,11 @@ def interleaved(
     Every second round goes through the callables backwards, so that a drift of the machine's speed favours none.
 
     Args:
-        calls: the callables. Each must have been executed before.
-        rounds: how many samples are taken of each.
-        sample_seconds: the seconds that the executions of one sample fill together.
-        timer: times some executions.
-        fewest: the fewest executions, back to back, that tell how fast a callable is.
+        calls: The callables. Each must have been executed before.
+        rounds: How many samples are taken of each.
+        sample_seconds: The seconds that the executions of one sample fill together.
+        timer: Times some executions.
+        fewest: The fewest executions, back to back, that tell how fast a callable is.
 
     Returns:
         The samples in seconds per execution: entry `[i][r]` is the sample of `calls[i]` in round `r`.

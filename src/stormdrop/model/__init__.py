@@ -43,7 +43,7 @@ _HOME = {
 
 
 def load(folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:
-    """Load a saved model. Several threads may call it at the same time.
+    """Loads a saved model. Several threads may call it at the same time.
 
     This runs code of the folder: load only what you trust, or give the digest that the model must have. Nothing of the
     folder runs if it has another one.

@@ -22,12 +22,12 @@ class Call:
     """One call.
 
     Attributes:
-        name: the function.
-        kernel: whether it is a kernel; otherwise it is a function of the virtual machine.
-        begin: when it began, a reading of `time.perf_counter`.
-        seconds: the wall seconds that it took.
-        bytes: what it allocated; None unless it is an allocation.
-        threads: the seconds that each thread was on a core meanwhile.
+        name: The function.
+        kernel: Whether it is a kernel; otherwise it is a function of the virtual machine.
+        begin: When it began, a reading of `time.perf_counter`.
+        seconds: The wall seconds that it took.
+        bytes: What it allocated; None unless it is an allocation.
+        threads: The seconds that each thread was on a core meanwhile.
     """
 
     name: str

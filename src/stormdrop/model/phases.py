@@ -14,7 +14,7 @@ _logger = logging.getLogger(__name__)
 
 @contextmanager
 def timed(phases: dict[str, float], name: str) -> Iterator[None]:
-    """Add the wall seconds that the block takes to a phase.
+    """Adds the wall seconds that the block takes to a phase.
 
     Args:
         phases: Seconds by the name of the phase; it is changed.

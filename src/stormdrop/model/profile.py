@@ -102,7 +102,7 @@ def profile(
     deadline: float = math.inf,
     timer: CallTimer | None = None,
 ) -> Profile:
-    """Time a model and each of its kernels, under the machine-wide lock.
+    """Times a model and each of its kernels, under the machine-wide lock.
 
     Args:
         model: The model.
@@ -125,7 +125,7 @@ def profiles(
     deadline: float = math.inf,
     timers: Sequence[CallTimer] | None = None,
 ) -> list[Profile]:
-    """Time several forms of a model, which take turns in every round; otherwise as `profile`.
+    """Times several forms of a model, which take turns in every round; otherwise as `profile`.
 
     Returns:
         The profile of each model, in the order of `models`.
@@ -174,7 +174,7 @@ class PartTime:
 
 
 def part_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> list[PartTime]:
-    """Time the parts of a model that onnxruntime runs.
+    """Times the parts of a model that onnxruntime runs.
 
     Args:
         model: The model.
@@ -225,7 +225,7 @@ class CallTimer:
         return 0
 
     def end_execution(self, keep: bool) -> None:
-        """End an execution of the model. Its times are dropped unless `keep` is true."""
+        """Ends an execution of the model. Its times are dropped unless `keep` is true."""
         if keep:
             self._executions.append(dict(self._current))
         else:

@@ -79,7 +79,7 @@ def quantize_model(
     per_channel: bool = False,
     activations: str = "uint8",
 ) -> QuantizedModel:
-    """Quantise a model: weights become int8, and the data between layers bytes, by onnxruntime's `quantize_static`.
+    """Quantises a model: weights become int8, and the data between layers bytes, by onnxruntime's `quantize_static`.
 
     Args:
         model: An ONNX file.
@@ -119,7 +119,7 @@ def quantize_model(
 
 
 def quantize_weights(model: Path, out: Path, *, bits: int = 4, group: int = 32) -> QuantizedModel:
-    """Quantise the weights of a model's products of matrices, and nothing else, by onnxruntime's quantiser.
+    """Quantises the weights of a model's products of matrices, and nothing else, by onnxruntime's quantiser.
 
     Each of these products becomes a `MatMulNBits`. With few rows of data, as when a language model writes a word at a
     time, such a model is as fast as its weights can be read. It needs no data for calibration.

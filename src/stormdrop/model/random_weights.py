@@ -22,7 +22,7 @@ _RECTIFIERS = ("Relu", "LeakyRelu", "PRelu", "Clip")
 
 
 def seed_weights(model: onnx.ModelProto, seed: int = 0) -> onnx.ModelProto:
-    """Copy a model and replace its floating-point weights by random values.
+    """Copies a model and replaces its floating-point weights by random values.
 
     Weights are initialisers and outputs of `Constant` and `ConstantOfShape` that have more than one element. The node
     that takes a weight decides its distribution. Kernels of convolutions and matrices are normal with variance

@@ -51,7 +51,7 @@ def compile_model(
     precision: str = FLOAT32,
     keep_denormals: bool = False,
 ) -> CompiledModel:
-    """Compile a model in seconds: nothing is measured.
+    """Compiles a model in seconds: nothing is measured.
 
     A kernel that was tuned on this machine before has the schedule that its tuning found, whichever model it was tuned
     for. All others have their default schedules. The model is verified as `tune_model` verifies it.

@@ -23,14 +23,14 @@ def matmul(m: int, n: int, k: int, dtype: str = "float32") -> Definition:
     Products of float16 and bfloat16 are summed up in float32, those of bytes in int32, which is then the type of C.
 
     Args:
-        m: rows of A and C.
-        n: columns of B and C.
-        k: columns of A and rows of B, which the sum runs over.
+        m: Rows of A and C.
+        n: Columns of B and C.
+        k: Columns of A and rows of B, which the sum runs over.
         dtype: "float32", "float16" or "bfloat16", the type of A, B and C; or "int8" or "uint8", the type of A, with a B
             of int8.
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd
@@ -68,19 +68,19 @@ def dense(
     clip(round(scale[n] act(...))) with one more constant input, scale.
 
     Args:
-        m: rows of A and C.
-        n: rows of W and columns of C.
-        k: columns of A and of W, which the sum runs over.
+        m: Rows of A and C.
+        n: Rows of W and columns of C.
+        k: Columns of A and of W, which the sum runs over.
         bias: 1 adds a bias of shape [n], 0 does not.
-        act: the activation, one of `ACTIVATIONS`.
+        act: The activation, one of `ACTIVATIONS`.
         residual: 1 adds an input of shape [m, n] before the activation, 0 does not.
-        zero_point: what is subtracted from each element of A; for bytes only.
+        zero_point: What is subtracted from each element of A; for bytes only.
         requantize: 1 makes C int8, or uint8 after relu; 0 leaves it in int32. For bytes only.
         dtype: "float32"; "bfloat16", the type of A, W, residual and C, with sums and a bias in float32; or "int8" or
             "uint8", the type of A, with W in int8. Bytes have no residual, and the activations none and relu.
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd
@@ -110,16 +110,16 @@ def batch_matmul(b: int, m: int, n: int, k: int, transpose_b: int = 0, dtype: st
     Products of float16 and bfloat16 are summed up in float32, those of bytes in int32, which is then the type of C.
 
     Args:
-        b: the number of products.
-        m: rows of A and C.
-        n: columns of B and C.
-        k: columns of A and rows of B, which the sum runs over.
+        b: The number of products.
+        m: Rows of A and C.
+        n: Columns of B and C.
+        k: Columns of A and rows of B, which the sum runs over.
         transpose_b: 1 if B has the shape [b, n, k], 0 if it has the shape [b, k, n].
         dtype: "float32", "float16" or "bfloat16", the type of A, B and C; or "int8" or "uint8", the type of A, with a B
             of int8.
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd
@@ -138,16 +138,16 @@ def attention_scores(b: int, m: int, n: int, k: int, mask: int = 0, dtype: str =
     It is equation 1 of arXiv:1706.03762 without V. The product with V is a `batch_matmul`.
 
     Args:
-        b: heads, of all sequences of a batch together.
-        m: queries.
-        n: keys.
-        k: the length of a query and of a key.
+        b: Heads, of all sequences of a batch together.
+        m: Queries.
+        n: Keys.
+        k: The length of a query and of a key.
         mask: 1 adds an input of shape [m, n] before the softmax, 0 does not. Its elements are 0, or very negative if
             the query may not attend to the key.
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd
@@ -165,17 +165,17 @@ def attention(b: int, m: int, n: int, k: int, v: int, mask: int = 0, dtype: str 
     It is equation 1 of arXiv:1706.03762.
 
     Args:
-        b: heads, of all sequences of a batch together.
-        m: queries.
-        n: keys.
-        k: the length of a query and of a key.
-        v: the length of a value.
+        b: Heads, of all sequences of a batch together.
+        m: Queries.
+        n: Keys.
+        k: The length of a query and of a key.
+        v: The length of a value.
         mask: 1 adds an input of shape [m, n] before the softmax, 0 does not. Its elements are 0, or very negative if
             the query may not attend to the key.
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd

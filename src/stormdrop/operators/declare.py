@@ -45,9 +45,9 @@ class Definition(NamedTuple):
     """A function in TVM's tensor expressions.
 
     Attributes:
-        inputs: its inputs, in order.
-        output: its output.
-        constants: the positions of the inputs that are constant (weights).
+        inputs: Its inputs, in order.
+        output: Its output.
+        constants: The positions of the inputs that are constant (weights).
     """
 
     inputs: Sequence[Any]
@@ -64,9 +64,9 @@ def operator(
     line, for a bad argument and for tensors of more than 8 GiB together.
 
     Args:
-        purpose: what it computes, a few words for the help of the command line.
-        example: arguments of a small instance, as `stormdrop tune-op` takes them. Tests schedule it on every machine.
-        choices: the values that the text arguments may have, by the names of the arguments. `dtype` may be "float32"
+        purpose: What it computes, a few words for the help of the command line.
+        example: Arguments of a small instance, as `stormdrop tune-op` takes them. Tests schedule it on every machine.
+        choices: The values that the text arguments may have, by the names of the arguments. `dtype` may be "float32"
             by default.
     """
 
@@ -114,11 +114,11 @@ def find(name: str) -> Callable[..., Workload]:
     """The operator of this name.
 
     Args:
-        name: one of `names()`.
+        name: One of `names()`.
 
     Raises:
-        OperatorError: there is none.
-        PluginError: it is that of a plug-in, which does not load.
+        OperatorError: There is none.
+        PluginError: It is that of a plug-in, which does not load.
     """
     if name not in OPERATORS:
         plugin = plugins("operators").get(name)
@@ -133,7 +133,7 @@ def usage(name: str) -> str:
     """The arguments of an operator on one line, optional ones with their defaults in brackets.
 
     Args:
-        name: the operator, one of `names()`.
+        name: The operator, one of `names()`.
 
     Example:
         >>> from stormdrop import operators
@@ -151,11 +151,11 @@ def create(name: str, arguments: Mapping[str, str]) -> Workload:
     """Builds the workload of an operator from text, as in `stormdrop tune-op matmul m=512 n=512 k=512`.
 
     Args:
-        name: the operator, one of `names()`.
-        arguments: the values of its arguments by their names. A shape is written as `128x512`.
+        name: The operator, one of `names()`.
+        arguments: The values of its arguments by their names. A shape is written as `128x512`.
 
     Raises:
-        OperatorError: the operator is unknown, or an argument is unknown, missing, of another type or out of range.
+        OperatorError: The operator is unknown, or an argument is unknown, missing, of another type or out of range.
 
     Example:
         >>> from stormdrop import operators

@@ -41,13 +41,13 @@ def with_epilogue(
     """Adds an epilogue to a contraction: act(value + bias + residual).
 
     Args:
-        inputs: the inputs of the contraction, the second of which are constant weights.
-        value: the result of the contraction.
-        channel: the dimension of the value that the bias goes along.
+        inputs: The inputs of the contraction, the second of which are constant weights.
+        value: The result of the contraction.
+        channel: The dimension of the value that the bias goes along.
         bias: 1 adds a constant bias, which becomes the next input, 0 does not.
-        act: the activation, one of `ACTIVATIONS`.
+        act: The activation, one of `ACTIVATIONS`.
         residual: 1 adds a tensor of the value's shape, which becomes the last input, 0 does not.
-        dtype: the type of the result and of the residual.
+        dtype: The type of the result and of the residual.
     """
     constants = (1, 2) if bias else (1,)
     narrow = dtype != value.dtype

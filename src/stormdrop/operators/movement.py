@@ -31,14 +31,14 @@ def elementwise(shape: tuple[int, ...], kind: str = "relu", dtype: str = "float3
     """A function of each element of one input, or of the elements of two inputs.
 
     Args:
-        shape: the shape of the first input and of the output.
-        kind: the function. "relu", "relu6", "silu", "gelu", "hardswish", "sigmoid", "tanh", "exp", "erf" and "sqrt"
+        shape: The shape of the first input and of the output.
+        kind: The function. "relu", "relu6", "silu", "gelu", "hardswish", "sigmoid", "tanh", "exp", "erf" and "sqrt"
             have one input. The second input of "add", "sub", "mul" and "div" has the same shape, and that of
             "bias_add" has the length of the last axis.
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd
@@ -61,12 +61,12 @@ def transpose(shape: tuple[int, ...], perm: tuple[int, ...], dtype: str = "float
     NumPy, torch and ONNX define it in the same way.
 
     Args:
-        shape: the shape of the input.
-        perm: each of its axes once, counted from 0.
+        shape: The shape of the input.
+        perm: Each of its axes once, counted from 0.
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd
@@ -89,13 +89,13 @@ def concatenate(shape: tuple[int, ...], shape2: tuple[int, ...], axis: int, dtyp
     """Two tensors, one after the other along an axis.
 
     Args:
-        shape: the shape of the first tensor.
-        shape2: the shape of the second tensor, which differs in the extent of `axis` at most.
-        axis: the axis; a negative one is counted from the last.
+        shape: The shape of the first tensor.
+        shape2: The shape of the second tensor, which differs in the extent of `axis` at most.
+        axis: The axis; a negative one is counted from the last.
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd

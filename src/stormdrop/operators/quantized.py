@@ -47,14 +47,14 @@ def check_quantized(dtype: str, act: str, residual: int, zero_point: int, requan
     """Checks the arguments of an operator that depend on its type.
 
     Args:
-        dtype: the type of the data.
-        act: the activation.
+        dtype: The type of the data.
+        act: The activation.
         residual: 1 if there is a residual.
-        zero_point: what stands for zero among the data.
+        zero_point: What stands for zero among the data.
         requantize: 1 if the sums are requantised.
 
     Raises:
-        OperatorError: bytes have another activation than none and relu or a residual, the zero point is no value of
+        OperatorError: Bytes have another activation than none and relu or a residual, the zero point is no value of
             the type, or floats have a zero point or are requantised.
     """
     if not is_bytes(dtype):
@@ -76,11 +76,11 @@ def with_quantized_epilogue(
     """Adds an epilogue to sums of products of bytes.
 
     Args:
-        inputs: the inputs of the contraction, the second of which are constant weights.
-        sums: its result, in int32.
-        channel: the dimension of the sums that bias and scale go along.
+        inputs: The inputs of the contraction, the second of which are constant weights.
+        sums: Its result, in int32.
+        channel: The dimension of the sums that bias and scale go along.
         bias: 1 adds a constant bias in int32, which becomes the next input, 0 does not.
-        act: the activation: "none" or "relu".
+        act: The activation: "none" or "relu".
         requantize: 1 adds a constant scale in float32, which becomes the last input, and makes bytes of the result; 0
             leaves it in int32.
     """

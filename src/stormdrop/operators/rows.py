@@ -18,13 +18,13 @@ def reduce(
     """Sum, maximum, minimum or mean over one axis or several.
 
     Args:
-        shape: the shape of the input. The output has its other axes, or the shape [1] if there are none.
-        axis: the axis or the axes to reduce (`1x2` in text); a negative one is counted from the last.
+        shape: The shape of the input. The output has its other axes, or the shape [1] if there are none.
+        axis: The axis or the axes to reduce (`1x2` in text); a negative one is counted from the last.
         kind: "sum", "max", "min" or "mean".
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd
@@ -60,12 +60,12 @@ def softmax(m: int, n: int, dtype: str = "float32") -> Definition:
     """exp(x - max) / sum(exp(x - max)) along each row of x[m, n].
 
     Args:
-        m: rows.
-        n: elements of a row.
+        m: Rows.
+        n: Elements of a row.
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd
@@ -84,13 +84,13 @@ def layer_norm(m: int, n: int, eps: float = 1e-5, dtype: str = "float32") -> Def
     cancel if the mean is large.
 
     Args:
-        m: rows.
-        n: elements of a row.
-        eps: what is added to the variance, a positive number.
+        m: Rows.
+        n: Elements of a row.
+        eps: What is added to the variance, a positive number.
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd
@@ -109,16 +109,16 @@ def layer_norm(m: int, n: int, eps: float = 1e-5, dtype: str = "float32") -> Def
 
 @operator("root mean square normalisation of each row", "m=32 n=50")
 def rms_norm(m: int, n: int, eps: float = 1e-5, dtype: str = "float32") -> Definition:
-    """x / sqrt(mean(x^2) + eps) * scale[n] along each row of x[m, n], with a constant scale (arXiv:1910.07467).
+    """`x / sqrt(mean(x^2) + eps) * scale[n]` along each row of x[m, n], with a constant scale (arXiv:1910.07467).
 
     Args:
-        m: rows.
-        n: elements of a row.
-        eps: what is added to the mean of the squares, a positive number.
+        m: Rows.
+        n: Elements of a row.
+        eps: What is added to the mean of the squares, a positive number.
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd

@@ -45,19 +45,19 @@ def weight_only_dense(
     residual are constant.
 
     Args:
-        m: rows of A and C.
-        n: rows of W and columns of C.
-        k: columns of A and of W, which the sum runs over.
-        bits: the bits of a code, 4 or 8.
-        group: how many weights of a row share a scale. It divides k, and it is even if there are 4 bits.
+        m: Rows of A and C.
+        n: Rows of W and columns of C.
+        k: Columns of A and of W, which the sum runs over.
+        bits: The bits of a code, 4 or 8.
+        group: How many weights of a row share a scale. It divides k, and it is even if there are 4 bits.
         zero_points: 1 if each group has a zero point; 0 if the zero point is 8 for 4 bits, and 128 for 8 bits.
         bias: 1 adds a bias of shape [n], 0 does not.
-        act: the activation, one of `ACTIVATIONS`.
+        act: The activation, one of `ACTIVATIONS`.
         residual: 1 adds an input of shape [m, n] before the activation, 0 does not.
         dtype: "float32", the type of A, C, bias and residual.
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd
@@ -84,11 +84,11 @@ def product_with_codes(a: Any, code: Any, zero: Any | None, scale: Any, bits: in
     """The element of A W^T at some indices, for codes as `weight_only_dense` takes them.
 
     Args:
-        a: the data, of shape [..., k].
-        code: the codes, uint8 of shape [n, k * bits / 8].
-        zero: the zero points, uint8 of shape [n, groups]; None if they are 2 ** (bits - 1).
-        scale: the scales, of shape [n, groups].
-        bits: the bits of a code, 4 or 8.
+        a: The data, of shape [..., k].
+        code: The codes, uint8 of shape [n, k * bits / 8].
+        zero: The zero points, uint8 of shape [n, groups]; None if they are 2 ** (bits - 1).
+        scale: The scales, of shape [n, groups].
+        bits: The bits of a code, 4 or 8.
 
     Returns:
         A function of the indices of an element of the product, [..., n].

@@ -44,22 +44,22 @@ def conv1d(
     The output has the length (l + 2 pad - dilation (k - 1) - 1) // stride + 1.
 
     Args:
-        n: the number of sequences.
-        l: their length.
-        ci: input channels.
-        co: output channels.
-        k: the length of the window.
-        stride: steps of the window.
-        pad: zeros before and after each sequence.
-        dilation: the distance between the elements of the window.
-        groups: groups of channels, which must divide `ci` and `co`; each group has inputs and outputs of its own.
+        n: The number of sequences.
+        l: Their length.
+        ci: Input channels.
+        co: Output channels.
+        k: The length of the window.
+        stride: Steps of the window.
+        pad: Zeros before and after each sequence.
+        dilation: The distance between the elements of the window.
+        groups: Groups of channels, which must divide `ci` and `co`; each group has inputs and outputs of its own.
         bias: 1 adds a bias of shape [co], 0 does not.
-        act: the activation, one of `ACTIVATIONS`.
+        act: The activation, one of `ACTIVATIONS`.
         layout: "NLC" with weights [co, k, ci/groups], or "NCL" with weights [co, ci/groups, k].
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, the window does not fit into the padded sequence, or the
+        OperatorError: An argument is not as described above, the window does not fit into the padded sequence, or the
             tensors take more than 8 GiB together.
 
     Example:
@@ -106,29 +106,29 @@ def conv2d(
     clip(round(scale[co] act(...))) with one more constant input, scale.
 
     Args:
-        n: the number of images.
-        h: their height.
-        w: their width.
-        ci: input channels.
-        co: output channels.
-        kh: the height of the window.
-        kw: the width of the window.
-        stride: steps of the window, along both dimensions.
-        pad: zeros on each side of an image; bytes are padded by their zero point.
-        dilation: the distance between the elements of the window.
-        groups: groups of channels, which must divide `ci` and `co`; each group has inputs and outputs of its own.
+        n: The number of images.
+        h: Their height.
+        w: Their width.
+        ci: Input channels.
+        co: Output channels.
+        kh: The height of the window.
+        kw: The width of the window.
+        stride: Steps of the window, along both dimensions.
+        pad: Zeros on each side of an image; bytes are padded by their zero point.
+        dilation: The distance between the elements of the window.
+        groups: Groups of channels, which must divide `ci` and `co`; each group has inputs and outputs of its own.
         bias: 1 adds a bias of shape [co], 0 does not.
-        act: the activation, one of `ACTIVATIONS`.
+        act: The activation, one of `ACTIVATIONS`.
         layout: "NHWC" with weights [co, kh, kw, ci/groups], or "NCHW" with weights [co, ci/groups, kh, kw].
         residual: 1 adds an input of the output's shape before the activation, 0 does not.
-        zero_point: what is subtracted from each element of the images; for bytes only.
+        zero_point: What is subtracted from each element of the images; for bytes only.
         requantize: 1 makes the output int8, or uint8 after relu; 0 leaves it in int32. For bytes only.
         dtype: "float32"; "bfloat16", the type of images, weights, residual and output, with sums and a bias in float32;
             or "int8" or "uint8", the type of the images, with weights in int8. Bytes have no residual, and the
             activations none and relu.
 
     Raises:
-        OperatorError: an argument is not as described above, the window does not fit into the padded image, or the
+        OperatorError: An argument is not as described above, the window does not fit into the padded image, or the
             tensors take more than 8 GiB together.
 
     Example:
@@ -171,22 +171,22 @@ def depthwise_conv2d(
     The output has the height (h + 2 pad - dilation (kh - 1) - 1) // stride + 1, and its width likewise.
 
     Args:
-        n: the number of images.
-        h: their height.
-        w: their width.
-        ci: channels of the input and of the output.
-        kh: the height of the window.
-        kw: the width of the window.
-        stride: steps of the window, along both dimensions.
-        pad: zeros on each side of an image.
+        n: The number of images.
+        h: Their height.
+        w: Their width.
+        ci: Channels of the input and of the output.
+        kh: The height of the window.
+        kw: The width of the window.
+        stride: Steps of the window, along both dimensions.
+        pad: Zeros on each side of an image.
         bias: 1 adds a bias of shape [ci], 0 does not.
-        act: the activation, one of `ACTIVATIONS`.
+        act: The activation, one of `ACTIVATIONS`.
         layout: "NHWC" with weights [kh, kw, ci], or "NCHW" with weights [ci, kh, kw].
-        dilation: the distance between the elements of the window.
+        dilation: The distance between the elements of the window.
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, the window does not fit into the padded image, or the
+        OperatorError: An argument is not as described above, the window does not fit into the padded image, or the
             tensors take more than 8 GiB together.
 
     Example:
@@ -234,20 +234,20 @@ def pool2d(
     The output has the height (h + 2 pad - kh) // stride + 1, and its width likewise.
 
     Args:
-        n: the number of images.
-        h: their height.
-        w: their width.
-        c: channels.
-        kh: the height of the window.
-        kw: the width of the window.
-        stride: steps of the window, along both dimensions.
-        pad: elements on each side of an image. An average counts them as zeros, a maximum ignores them.
+        n: The number of images.
+        h: Their height.
+        w: Their width.
+        c: Channels.
+        kh: The height of the window.
+        kw: The width of the window.
+        stride: Steps of the window, along both dimensions.
+        pad: Elements on each side of an image. An average counts them as zeros, a maximum ignores them.
         kind: "max" or "avg".
         layout: "NHWC" or "NCHW".
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, the window does not fit into the padded image, or the
+        OperatorError: An argument is not as described above, the window does not fit into the padded image, or the
             tensors take more than 8 GiB together.
 
     Example:
@@ -277,16 +277,16 @@ def global_pool2d(
     """Average or maximum over each whole image, which becomes one pixel.
 
     Args:
-        n: the number of images.
-        h: their height.
-        w: their width.
-        c: channels.
+        n: The number of images.
+        h: Their height.
+        w: Their width.
+        c: Channels.
         kind: "avg" or "max".
         layout: "NHWC" or "NCHW".
         dtype: "float32".
 
     Raises:
-        OperatorError: an argument is not as described above, or the tensors take more than 8 GiB together.
+        OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
 
     Example:
         >>> import stormdrop as sd

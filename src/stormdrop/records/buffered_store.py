@@ -101,8 +101,8 @@ class BufferedStore:
         """A store over another one.
 
         Args:
-            store: keeps the records.
-            say: is called with a line if the database fails; by default the line becomes a `RuntimeWarning`.
+            store: Keeps the records.
+            say: Is called with a line if the database fails; by default the line becomes a `RuntimeWarning`.
         """
         self._store = store
         self._say = say or _warn
@@ -279,7 +279,7 @@ class BufferedStore:
         return True
 
     def _write(self, kept: _Session, write: Callable[[], object]) -> bool:
-        """Write to the database what it lacks of a session, by calling `write`.
+        """Writes to the database what it lacks of a session, by calling `write`.
 
         Returns:
             Whether it was written.

@@ -24,10 +24,10 @@ class Place:
     """A database, for messages.
 
     Attributes:
-        name: its name, which holds no password.
-        secrets: what no message may hold.
+        name: Its name, which holds no password.
+        secrets: What no message may hold.
         file: SQLite's file; None for another database or one in memory.
-        server: whether a server keeps it, which other machines may use, too.
+        server: Whether a server keeps it, which other machines may use, too.
     """
 
     name: str

@@ -239,7 +239,7 @@ class Bench(TypedDict):
 
 
 def checked(document: Mapping[str, Any], kind: type[T], what: str) -> T:
-    """Check that a document has the keys and types of a kind of documents.
+    """Checks that a document has the keys and types of a kind of documents.
 
     Args:
         document: The document.

@@ -253,7 +253,7 @@ class _Best:
         self._seen: set[Candidate] = set()
 
     def offer(self, scores: Array, rows: list[Rows], chains: Chains) -> bool:
-        """Consider the chains' `rows` with these scores. Returns whether any of them is among the best now."""
+        """Considers the chains' `rows` with these scores. Returns whether any of them is among the best now."""
         better = False
         floor = self._heap[0][0] if len(self._heap) == self._n else -math.inf
         for index in np.flatnonzero(scores > floor).tolist():

@@ -53,7 +53,7 @@ class CommonCostModel:
         self._members: list[Member] = []
 
     def join(self, member: Member) -> None:
-        """Learn from this kernel, too, from the next `train` on."""
+        """Learns from this kernel, too, from the next `train` on."""
         self._members.append(member)
 
     @property
@@ -80,7 +80,7 @@ class CommonCostModel:
         return rows, np.array(targets)
 
     def train(self) -> None:
-        """Train anew with all measured candidates of all kernels. At least one of them must have worked."""
+        """Trains anew with all measured candidates of all kernels. At least one of them must have worked."""
         self._trees.fit(*self.training_set())
 
     def predict(self, rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

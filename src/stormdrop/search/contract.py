@@ -166,7 +166,7 @@ class Search(Protocol):
         """
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Learn from trials, in the order of their requests."""
+        """Learns from trials, in the order of their requests."""
 
 
 @runtime_checkable
@@ -182,13 +182,13 @@ class TwoPhase(Protocol):
         """The number of candidates to explore, for all kernels together."""
 
     def allow(self, trials: int) -> None:
-        """Allow `trials` more candidates to be explored.
+        """Allows `trials` more candidates to be explored.
 
         After them `ask` returns an empty list, without being finished, until more are allowed.
         """
 
     def exploit(self) -> None:
-        """End the exploration with what was explored so far, including trials of an earlier run that were told."""
+        """Ends the exploration with what was explored so far, including trials of an earlier run that were told."""
 
 
 Steps = Generator[list[Request], list[Trial], None]
@@ -263,7 +263,7 @@ class GeneratorSearch(ABC):
         self.prepare()
 
     def prepare(self) -> None:  # noqa: B027  most searches need nothing
-        """Make what `steps` needs. The constructor calls it last."""
+        """Makes what `steps` needs. The constructor calls it last."""
 
     @property
     def turn(self) -> int | None:
@@ -278,7 +278,7 @@ class GeneratorSearch(ABC):
         """The algorithm. A yielded batch must not be empty."""
 
     def ask_ahead(self) -> None:
-        """Propose a batch while the one before it is measured, so that many workers need not wait for the slowest.
+        """Proposes a batch while the one before it is measured, so that many workers need not wait for the slowest.
 
         Each batch is then proposed with the trials up to the batch before the last. Which trials have arrived makes no
         difference, so a run can be replayed and resumed as ever. It is called before the first `ask`.
@@ -338,7 +338,7 @@ class GeneratorSearch(ABC):
         return requests
 
     def _advance(self) -> None:
-        """Send trials to the algorithm and take its next batch: those of the last batch, or of the one before it."""
+        """Sends trials to the algorithm and takes its next batch: those of the last batch, or of the one before it."""
         if self._ended:
             self.finished = True
             return

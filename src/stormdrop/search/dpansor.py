@@ -173,7 +173,7 @@ class DPAnsor(GeneratorSearch):
         )
 
     def _driven(self, search: Search, limit: Callable[[], int]) -> Generator[list[Request], list[Trial], list[Trial]]:
-        """Run a search until it has no more requests, or for at most `limit()` distinct candidates.
+        """Runs a search until it has no more requests, or for at most `limit()` distinct candidates.
 
         Returns:
             All its trials.

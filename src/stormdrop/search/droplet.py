@@ -156,7 +156,7 @@ class Droplet(GeneratorSearch):
         return [candidates[index] for index in sorted(order.tolist())]
 
     def _first_batch(self, space: Space, origin: Candidate) -> Generator[list[Request], list[Trial], Candidate | None]:
-        """Measure the origin and its neighbours.
+        """Measures the origin and its neighbours.
 
         Returns:
             The candidate from which the descent starts, or None if the sketch is dropped or given up.
@@ -180,7 +180,7 @@ class Droplet(GeneratorSearch):
         return origin if origin in working else best
 
     def _restart(self, space: Space) -> Generator[list[Request], list[Trial], list[Candidate]]:
-        """Measure random points, one batch at a time, until some of a batch work. Returns those."""
+        """Measures random points, one batch at a time, until some of a batch work. Returns those."""
         tried = 0
         while tried < self.options.restarts:
             batch: dict[Candidate, None] = {}
@@ -213,7 +213,7 @@ class Droplet(GeneratorSearch):
     def _measure(
         self, batch: Sequence[Candidate], anchor: Candidate | None
     ) -> Generator[list[Request], list[Trial], None]:
-        """Measure and record a batch. If the judge wants it, the batch opens and closes with the anchor."""
+        """Measures and records a batch. If the judge wants it, the batch opens and closes with the anchor."""
         if self._judge.brackets and anchor is not None:
             batch = [anchor, *(candidate for candidate in batch if candidate != anchor)]
         trials = yield [Request(candidate, self.options.repeats) for candidate in batch]

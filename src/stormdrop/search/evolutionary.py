@@ -197,7 +197,7 @@ class Evolutionary(GeneratorSearch):
         return heapq.nlargest(n, (c for c in scores if c not in taken), key=scores.__getitem__)
 
     def _sampled(self, n: int) -> list[Candidate]:
-        """n random candidates. Measured ones and repetitions may be among them."""
+        """`n` random candidates. Measured ones and repetitions may be among them."""
         spaces = [self.spaces[index] for index in self.rng.integers(len(self.spaces), size=n).tolist()]
         return [Candidate(space.name, space.sample(self.rng)) for space in spaces]
 
@@ -252,6 +252,6 @@ def crossed(space: Space, first: Point, second: Point, rng: np.random.Generator)
 
 
 def _score(model: CostModel, candidates: Sequence[Candidate], scores: dict[Candidate, float]) -> None:
-    """Add to `scores` those of the candidates that it lacks."""
+    """Adds to `scores` those of the candidates that it lacks."""
     new = [candidate for candidate in dict.fromkeys(candidates) if candidate not in scores]
     scores.update(zip(new, model.scores(new).tolist(), strict=True))

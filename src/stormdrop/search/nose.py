@@ -124,5 +124,5 @@ def _estimates(D: dict[str, WeightedNeighbours], offspring: Sequence[Candidate])
 
 
 def _ranks(c: Candidate) -> tuple[int, ...]:
-    """x of equation 4."""
+    """`x` of equation 4."""
     return tuple(coordinate + 1 for coordinate in c.point)

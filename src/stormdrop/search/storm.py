@@ -137,7 +137,7 @@ class Storm(GeneratorSearch):
         return list(dict.fromkeys(first))
 
     def _update(self, proposers: Sequence[Proposer], learn: bool) -> None:
-        """Fit the surrogates to what is remembered."""
+        """Fits the surrogates to what is remembered."""
         values = self._values()
         for proposer in proposers:
             observed = {
@@ -175,7 +175,7 @@ class Storm(GeneratorSearch):
         return proposals
 
     def _measure(self, batch: Sequence[Candidate]) -> Generator[list[Request], list[Trial], None]:
-        """Measure the batch, then the candidate that seems best, until that was measured `_GROUPS` times."""
+        """Measures the batch, then the candidate that seems best, until that was measured `_GROUPS` times."""
         while batch:
             trials = yield [Request(candidate, self.options.repeats) for candidate in batch]
             for trial in trials:
@@ -187,7 +187,7 @@ class Storm(GeneratorSearch):
             self._forget()
 
     def _forget(self) -> None:
-        """Keep the best `memory` / 2 candidates, and the latest `memory` / 4 of the others."""
+        """Keeps the best `memory` / 2 candidates, and the latest `memory` / 4 of the others."""
         by_time = sorted(self._times, key=self._times.__getitem__)
         kept = set(by_time[: self._memory // 2])
         kept.update([candidate for candidate in self._times if candidate not in kept][-self._memory // 4 :])

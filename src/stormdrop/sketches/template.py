@@ -36,7 +36,7 @@ Schedules = Callable[[Schedule, "Knobs"], object]
 
 
 def template(function: Schedules) -> Template:
-    """Make a sketch of a function that schedules a kernel and declares knobs. It is used as a decorator.
+    """Makes a sketch of a function that schedules a kernel and declares knobs. It is used as a decorator.
 
     Args:
         function: A function of a `tvm.s_tir.Schedule` and `Knobs`. It changes the schedule and returns nothing.
@@ -73,7 +73,7 @@ class Template:
     max_error: ClassVar[float] = 0.0
 
     def __call__(self, schedule: Schedule, knobs: Knobs) -> None:
-        """Run the function, so that a template can be a step of another one."""
+        """Runs the function, so that a template can be a step of another one."""
         self.function(schedule, knobs)
 
     def space(self, workload: Workload, target: Machine) -> Space | None:
@@ -170,7 +170,7 @@ class Knobs:
         default: Sequence[int] | None = None,
         max_inner: int | None = None,
     ) -> tuple[int, ...]:
-        """Declare a `Tile`: factors whose product is an extent.
+        """Declares a `Tile`: factors whose product is an extent.
 
         Args:
             name: The knob's name.
@@ -188,7 +188,7 @@ class Knobs:
     def split(
         self, name: str, extent: Any, choices: Sequence[Sequence[int]], default: Sequence[int] | None = None
     ) -> tuple[int, ...]:
-        """Declare a `Split`: factors of an extent that need not divide it.
+        """Declares a `Split`: factors of an extent that need not divide it.
 
         Args:
             name: The knob's name.
@@ -203,7 +203,7 @@ class Knobs:
         return factors
 
     def ordinal(self, name: str, values: Sequence[int | float | str], default: Value | None = None) -> Any:
-        """Declare an `Ordinal`: one of an ordered list of values.
+        """Declares an `Ordinal`: one of an ordered list of values.
 
         Args:
             name: The knob's name.
@@ -216,7 +216,7 @@ class Knobs:
         return self._declare(Ordinal(name, values), default)
 
     def categorical(self, name: str, values: Sequence[int | float | str], default: Value | None = None) -> Any:
-        """Declare a `Categorical`: one of several values without an order.
+        """Declares a `Categorical`: one of several values without an order.
 
         Args:
             name: The knob's name.
@@ -229,7 +229,7 @@ class Knobs:
         return self._declare(Categorical(name, values), default)
 
     def require(self, names: Sequence[str], predicate: Callable[..., bool], reason: str) -> None:
-        """Leave points out of the space. Call this before the schedule does what needs the requirement.
+        """Leaves points out of the space. Call this before the schedule does what needs the requirement.
 
         Args:
             names: Knobs that are declared already.
@@ -263,7 +263,7 @@ class Knobs:
         return loop if isinstance(loop, int) else int(self.schedule.get(loop).extent)
 
     def unsupported(self, reason: str) -> NoReturn:
-        """Say that the template does not apply to this workload or target, so that it has no space.
+        """Says that the template does not apply to this workload or target, so that it has no space.
 
         Raises:
             UnsupportedFunction: Always.
@@ -271,7 +271,7 @@ class Knobs:
         raise UnsupportedFunction(f"template {self.name!r}: {reason}")
 
     def layout(self, block: Any, buffer: str, index_map: Callable[..., Sequence[Any]]) -> Any:
-        """Change the order in which a buffer that a block reads lies in memory.
+        """Changes the order in which a buffer that a block reads lies in memory.
 
         A constant input that only this block reads is laid out once, ahead of time (`Variant.transforms`). For any
         other buffer a new block copies it, before everything that uses it.

@@ -79,7 +79,7 @@ class BoostedTrees:
         self._booster: xgboost.Booster | None = None
 
     def fit(self, features: Sequence[Array], targets: Array, margins: Array | None = None) -> None:
-        """Train anew.
+        """Trains anew.
 
         Args:
             features: One array of shape `(rows, d)` per candidate.

@@ -119,7 +119,7 @@ class GaussianProcess:
 
     @_on_one_thread
     def fit(self, levels: Levels, values: Floats, groups: Floats, learn: bool = True) -> None:
-        """Condition the process on observed values.
+        """Conditions the process on observed values.
 
         Args:
             levels: The points, shape `(n, d)`.
@@ -158,7 +158,7 @@ class GaussianProcess:
 
     @_on_one_thread
     def believe(self, point: Levels, predictions: Sequence[Prediction] = ()) -> None:
-        """Condition the process on one more point, as if its expected value had been observed there.
+        """Conditions the process on one more point, as if its expected value had been observed there.
 
         No mean changes, but deviations do, so that a batch does not hold two points from which the same is learned.
 
@@ -198,7 +198,7 @@ class GaussianProcess:
         return product
 
     def _learn(self, levels: Levels, standard: Floats, groups: Floats) -> None:
-        """Move the lengths and the nugget to the maximum of their posterior, given standardised values."""
+        """Moves the lengths and the nugget to the maximum of their posterior, given standardised values."""
         from scipy import linalg, optimize
 
         most = max(2, math.isqrt(_PAIRS // max(1, len(self._columns))))

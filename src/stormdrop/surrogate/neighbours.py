@@ -37,7 +37,7 @@ class WeightedNeighbours:
         self._observed: deque[tuple[Sequence[float], float]] = deque(maxlen=remembered)
 
     def observe(self, c: Sequence[float], y: float) -> None:
-        """Add a configuration c of L variables and the performance y measured there, which is 0 for a failure."""
+        """Adds a configuration c of L variables and the performance y measured there, which is 0 for a failure."""
         self._observed.append((c, y))
 
     def estimate(self, c: Sequence[Sequence[float]]) -> NDArray[np.float64]:

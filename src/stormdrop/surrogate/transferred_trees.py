@@ -47,7 +47,7 @@ class TransferredTrees:
         self._weight = 1.0  # of the base
 
     def fit(self, features: Sequence[NDArray[np.float64]], targets: NDArray[np.float64]) -> None:
-        """Train the kernel's trees anew, see `BoostedTrees.fit`. The base stays as it is."""
+        """Trains the kernel's trees anew, see `BoostedTrees.fit`. The base stays as it is."""
         self._weight = discount(len(targets))
         if not self._weight:
             self._base = None

@@ -153,7 +153,7 @@ def check_a_problem_is_more_than_its_key(factory: Factory) -> None:
 
 
 def check_unfinished_matches_the_setting(factory: Factory) -> None:
-    """Search, options and seed must be equal. Sketches, method and versions may differ."""
+    """Searches, options and seed must be equal. Sketches, method and versions may differ."""
     store = factory("unfinished")
     session = store.open(PROBLEM, SETTING)
     changes: list[dict[str, Any]] = [

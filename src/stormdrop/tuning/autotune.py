@@ -50,7 +50,7 @@ def autotune(
     synchronize: Callable[[], object] | None = None,
     store: Store | None = None,
 ) -> Callable[[Callable[P, R]], Autotuned[P, R]]:
-    """Decorate a function so that its first call with arguments of a kind finds its fastest configuration.
+    """Decorates a function so that its first call with arguments of a kind finds its fastest configuration.
 
     Parameters that are tuned are parameters of the function; their defaults, if there are any, are the default
     configuration. The first call for a key runs the function many times with the arguments that it got, and returns

@@ -17,14 +17,14 @@ def seconds_of(value: float | str | None, what: str = "time") -> float | None:
     """The seconds of a duration.
 
     Args:
-        value: a number of seconds, a text such as "3m", or None.
-        what: the name of the duration in messages.
+        value: A number of seconds, a text such as "3m", or None.
+        what: The name of the duration in messages.
 
     Returns:
         The seconds; None for None.
 
     Raises:
-        InputError: the value is no duration, or is not greater than zero.
+        InputError: The value is no duration, or is not greater than zero.
 
     Example:
         >>> seconds_of("1h30m")

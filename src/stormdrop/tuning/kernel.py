@@ -40,9 +40,9 @@ class PartOf:
     """The model that a kernel belongs to.
 
     Attributes:
-        name: the name of the model.
-        calls: how often an execution of the model calls the kernel.
-        kernels: how many kernels of the model are tuned together with this one, itself included.
+        name: The name of the model.
+        calls: How often an execution of the model calls the kernel.
+        kernels: How many kernels of the model are tuned together with this one, itself included.
     """
 
     name: str
@@ -55,15 +55,15 @@ class KernelTask:
     """A workload with the sketches that apply to it, and their spaces.
 
     Attributes:
-        workload: the function to tune.
-        target: the machine to tune it for.
-        options: how it is tuned.
-        sketches: the sketches that apply, with their spaces.
-        passing: what passes through the caches between two executions, as in a model with other kernels; None if
+        workload: The function to tune.
+        target: The machine to tune it for.
+        options: How it is tuned.
+        sketches: The sketches that apply, with their spaces.
+        passing: What passes through the caches between two executions, as in a model with other kernels; None if
             nothing does. Records are kept by where its constants then come from.
-        site: where it is measured.
-        part_of: the model that it is a kernel of; the records keep it for people.
-        network: what its search may know of the neural network that it is a kernel of.
+        site: Where it is measured.
+        part_of: The model that it is a kernel of; the records keep it for people.
+        network: What its search may know of the neural network that it is a kernel of.
     """
 
     workload: Workload
@@ -89,18 +89,18 @@ class KernelTask:
         """The task for a workload or a TensorIR function.
 
         Args:
-            workload: the function to tune.
-            target: the machine to tune it for; this one by default.
-            options: how it is tuned.
-            passing: see `KernelTask`.
-            site: where it is measured. By default the target says so, whose runner is then asked for its cores.
-            runner_asked: whether the runner has been asked already.
+            workload: The function to tune.
+            target: The machine to tune it for; this one by default.
+            options: How it is tuned.
+            passing: See `KernelTask`.
+            site: Where it is measured. By default the target says so, whose runner is then asked for its cores.
+            runner_asked: Whether the runner has been asked already.
 
         Raises:
-            InputError: the workload is none, the source of sketches is unknown, or the site measures no kernels of the
+            InputError: The workload is none, the source of sketches is unknown, or the site measures no kernels of the
                 target.
-            UnsupportedFunction: no sketch applies to the function.
-            TargetError: the target has a runner, and it does not answer.
+            UnsupportedFunction: No sketch applies to the function.
+            TargetError: The target has a runner, and it does not answer.
         """
         if not isinstance(workload, Workload):
             if not isinstance(workload, PrimFunc):
@@ -166,9 +166,9 @@ class KernelTask:
         """The result that the records have for it as a kernel of a model; None if it has to be measured.
 
         Args:
-            store: the records.
-            trials: the candidates that it can count on; with 0 any finished session of the same spaces will do.
-            seconds: the wall seconds that it can count on.
+            store: The records.
+            trials: The candidates that it can count on; with 0 any finished session of the same spaces will do.
+            seconds: The wall seconds that it can count on.
         """
         if next(sufficient(store, self._problem, trials, seconds, shared=True), None) is None:
             return None  # without fingerprints of its spaces, which take longest
@@ -188,9 +188,9 @@ class KernelTask:
         No record answers it (`answered` does that), but its search begins where similar ones have ended.
 
         Args:
-            store: keeps its trials.
-            hints: where related kernels have ended, (sketch, configuration).
-            on_progress: is called with the progress after every batch.
+            store: Keeps its trials.
+            hints: Where related kernels have ended, (sketch, configuration).
+            on_progress: Is called with the progress after every batch.
         """
         use_records = not self.options.fresh
         reuse = Reuse(
@@ -218,7 +218,7 @@ class KernelTask:
         """A measurer for its session.
 
         Args:
-            fastest: the lowest median so far in seconds, if a session is resumed.
+            fastest: The lowest median so far in seconds, if a session is resumed.
         """
         setup = KernelSetup(self.workload, self.target, self.sketches, self.options.seed, self.passing, fastest)
         return self.site.measurer(setup)

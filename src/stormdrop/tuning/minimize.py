@@ -51,26 +51,26 @@ def minimize(
     even that.
 
     Args:
-        space: the space to search; or several spaces, if there are several ways to do the same.
+        space: The space to search; or several spaces, if there are several ways to do the same.
         objective: `objective(config)` takes a dictionary of values by knob and returns seconds, from 1e-100 to 1e100:
             several samples, or one; it is then called again until there are enough. For several spaces it is
             `objective(name_of_the_space, config)`. Whatever it raises fails that candidate alone.
-        search: as in `tune`.
-        options: as in `tune`.
-        trials: as in `tune`.
-        time: as in `tune`.
-        seed: as in `tune`.
-        store: where records are kept.
-        resume: continue the latest unfinished run of the same search, options, seed and spaces, or take a finished one
+        search: As in `tune`.
+        options: As in `tune`.
+        trials: As in `tune`.
+        time: As in `tune`.
+        seed: As in `tune`.
+        store: Where records are kept.
+        resume: Continue the latest unfinished run of the same search, options, seed and spaces, or take a finished one
             as the answer if it converged or had at least this budget.
-        fresh: ignore earlier results.
-        on_progress: is called with a `Progress` after every batch.
-        name: what the records are kept under; by default the objective's qualified name.
+        fresh: Ignore earlier results.
+        on_progress: Is called with a `Progress` after every batch.
+        name: What the records are kept under; by default the objective's qualified name.
 
     Raises:
-        InputError: a setting is bad, or there is a store and no name to record under.
-        SpaceError: a constraint raises an exception, or no points are found of a space (see `Space`).
-        MeasureError: all of many candidates have failed in the same way.
+        InputError: A setting is bad, or there is a store and no name to record under.
+        SpaceError: A constraint raises an exception, or no points are found of a space (see `Space`).
+        MeasureError: All of many candidates have failed in the same way.
 
     Example:
         >>> import stormdrop as sd

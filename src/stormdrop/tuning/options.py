@@ -33,22 +33,22 @@ class TuneOptions:
     """The options of a tuning.
 
     Args:
-        search: the name of the search.
-        search_options: options of that search, by name.
-        trials: the most distinct candidates to measure; None is no bound.
-        seconds: the most wall seconds, with everything in them; None is no bound.
-        seed: the seed of everything that is random.
-        resume: continue the latest unfinished session of the same problem and setting, if there is one.
-        fresh: ignore all records.
-        max_error: how far the results of a schedule may be from the reference, max|difference| / max|reference|; None
+        search: The name of the search.
+        search_options: Options of that search, by name.
+        trials: The most distinct candidates to measure; None is no bound.
+        seconds: The most wall seconds, with everything in them; None is no bound.
+        seed: The seed of everything that is random.
+        resume: Continue the latest unfinished session of the same problem and setting, if there is one.
+        fresh: Ignore all records.
+        max_error: How far the results of a schedule may be from the reference, max|difference| / max|reference|; None
             is `sketches.registry.MAX_ERROR`. With 0 every schedule only reorders.
-        sketches: the sketches to search, or the name of a source of sketches; None is the built-in ones.
-        features: what cost models see of a schedule; see `sketches.knowledge.FEATURES`.
-        precision: what a model computes in, one of `PRECISIONS`. With "auto", `max_error` is that of the model.
-        transfer: begin where records of other machines, and of other shapes of the operator, say (`tuning.transfer`).
+        sketches: The sketches to search, or the name of a source of sketches; None is the built-in ones.
+        features: What cost models see of a schedule; see `sketches.knowledge.FEATURES`.
+        precision: What a model computes in, one of `PRECISIONS`. With "auto", `max_error` is that of the model.
+        transfer: Begin where records of other machines, and of other shapes of the operator, say (`tuning.transfer`).
 
     Raises:
-        InputError: a number is out of its range, or two options contradict each other.
+        InputError: A number is out of its range, or two options contradict each other.
     """
 
     search: str = DEFAULT_SEARCH

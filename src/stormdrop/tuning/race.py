@@ -31,10 +31,10 @@ class RaceResult:
     """How a race ended.
 
     Attributes:
-        winner: the candidate to use.
-        seconds: the winner's samples.
-        default: the default's samples; None if the default does not work.
-        speedup: the default's time over the winner's. None if there is nothing to compare with, if the difference is
+        winner: The candidate to use.
+        seconds: The winner's samples.
+        default: The default's samples; None if the default does not work.
+        speedup: The default's time over the winner's. None if there is nothing to compare with, if the difference is
             not significant (the winner is then the default, or plainly faster), or if the race was disturbed.
     """
 
@@ -55,10 +55,10 @@ def entrants(
     """Which candidates race.
 
     Args:
-        default: the default, which comes first; None if it is known to fail.
-        ranked: the working candidates of the search, the fastest first. The first `FINALISTS` race.
-        incumbent: the candidate that the search itself holds for the best.
-        rival: an earlier result.
+        default: The default, which comes first; None if it is known to fail.
+        ranked: The working candidates of the search, the fastest first. The first `FINALISTS` race.
+        incumbent: The candidate that the search itself holds for the best.
+        rival: An earlier result.
     """
     named = [candidate for candidate in (default, incumbent, rival) if candidate is not None]
     return list(dict.fromkeys([*named, *ranked[:FINALISTS]]))
@@ -77,10 +77,10 @@ def decide(
     work, the fastest candidate wins.
 
     Args:
-        default: the candidate that the others are compared with.
-        samples: for each candidate that worked, its seconds in each round.
-        disturbed: whether something else used the machine. The best guess still wins, but nothing is claimed for it.
-        races: the number of races whose decisions belong together, as those of the kernels of a model.
+        default: The candidate that the others are compared with.
+        samples: For each candidate that worked, its seconds in each round.
+        disturbed: Whether something else used the machine. The best guess still wins, but nothing is claimed for it.
+        races: The number of races whose decisions belong together, as those of the kernels of a model.
 
     Returns:
         The result; None if no candidate worked.

@@ -35,7 +35,7 @@ class RecordedKernel:
 
 
 def recorded_kernel(session: StoredSession) -> RecordedKernel:
-    """Make the kernel of a session again.
+    """Makes the kernel of a session again.
 
     Args:
         session: The session.

@@ -36,13 +36,13 @@ class Reuse:
     """What of the records a tuning may use.
 
     Args:
-        resume: continue the latest unfinished session.
-        answer: return the result of a finished session that suffices, and measure nothing.
-        shared: the trials are a kernel's part of a model's; a session that left some of them to others suffices.
-        starts: begin at the results of similar problems.
-        rival: let the best earlier result take part in the last race.
-        hints: results of related problems, (sketch, configuration), that are not in the records yet.
-        transfer: begin where records of other machines, and of other shapes of the operator, say.
+        resume: Continue the latest unfinished session.
+        answer: Return the result of a finished session that suffices, and measure nothing.
+        shared: The trials are a kernel's part of a model's; a session that left some of them to others suffices.
+        starts: Begin at the results of similar problems.
+        rival: Let the best earlier result take part in the last race.
+        hints: Results of related problems, (sketch, configuration), that are not in the records yet.
+        transfer: Begin where records of other machines, and of other shapes of the operator, say.
     """
 
     resume: bool = False
@@ -59,18 +59,18 @@ class TuningRequest:
     """Everything that a session needs, except for a measurer and a store.
 
     Attributes:
-        problem: what is tuned and for which machine; records are kept under it.
-        setting: how it is tuned, as the records keep it.
-        spaces: the spaces by name. The origin of the first one is the default.
-        searcher: the search on them.
-        trials: the most distinct candidates; None is no bound.
-        seconds: the wall seconds that are granted; None is no bound.
-        begin: when the seconds began to count, a reading of `time.perf_counter`.
-        on_progress: is called with the progress after every batch.
-        knowledge: what the search is told besides the spaces.
-        reuse: what of the records may be used.
-        batch: requests per ask.
-        ahead: whether the search proposes each batch while the one before it is measured.
+        problem: What is tuned and for which machine; records are kept under it.
+        setting: How it is tuned, as the records keep it.
+        spaces: The spaces by name. The origin of the first one is the default.
+        searcher: The search on them.
+        trials: The most distinct candidates; None is no bound.
+        seconds: The wall seconds that are granted; None is no bound.
+        begin: When the seconds began to count, a reading of `time.perf_counter`.
+        on_progress: Is called with the progress after every batch.
+        knowledge: What the search is told besides the spaces.
+        reuse: What of the records may be used.
+        batch: Requests per ask.
+        ahead: Whether the search proposes each batch while the one before it is measured.
     """
 
     problem: Problem
@@ -103,17 +103,25 @@ class TuningRequest:
         method: Mapping[str, Any] | None = None,
         width: int = 1,
     ) -> TuningRequest:
-        """The request for these options. The arguments that are not listed are attributes of the request.
+        """The request for these options.
 
         Args:
-            options: the options of the tuning.
-            versions: versions of the tools that measured times depend on.
-            method: what else trials depend on, for the records.
-            width: how many candidates are measured at the same time. Batches are wide enough for all of them, and a
+            problem: What is tuned and for which machine; records are kept under it.
+            spaces: The spaces to search; the origin of the first one is the default.
+            options: The options of the tuning.
+            trials: The most distinct candidates; None is no bound.
+            seconds: The wall seconds that are granted; None is no bound.
+            begin: When the seconds began to count, a reading of `time.perf_counter`.
+            versions: Versions of the tools that measured times depend on.
+            reuse: What of the records may be used.
+            on_progress: Is called with the progress after every batch.
+            knowledge: What the search is told besides the spaces.
+            method: What else trials depend on, for the records.
+            width: How many candidates are measured at the same time. Batches are wide enough for all of them, and a
                 search that can ask ahead does.
 
         Raises:
-            SearchError: the search or one of its options is unknown, there is no space, or two have the same name.
+            SearchError: The search or one of its options is unknown, there is no space, or two have the same name.
         """
         from ..records import Setting  # here: the command line needs the defaults before it needs a database
 

@@ -27,12 +27,12 @@ class KernelProgress:
     """How far the tuning of one kernel of a model is.
 
     Attributes:
-        name: its name.
-        calls: how often an execution of the model calls it.
+        name: Its name.
+        calls: How often an execution of the model calls it.
         state: "waiting", "tuning" (now), "paused", "done", "recorded" (earlier records have answered) or "plain" (it
             is not tuned).
-        trials: distinct candidates measured.
-        best_seconds: seconds of a call of the fastest so far; None before anything has worked.
+        trials: Distinct candidates measured.
+        best_seconds: Seconds of a call of the fastest so far; None before anything has worked.
     """
 
     name: str
@@ -47,14 +47,14 @@ class Progress:
     """How far a tuning is.
 
     Attributes:
-        trials: distinct candidates measured.
-        failed: how many of them failed.
-        best_seconds: seconds per execution of the fastest so far; None before anything has worked.
-        elapsed: wall seconds since the tuning began.
-        budget_seconds: wall seconds that it may take; None is no bound.
-        message: what it is doing, for a model.
-        of: the word for what takes `best_seconds`.
-        kernels: the kernels of a model; empty for a single kernel.
+        trials: Distinct candidates measured.
+        failed: How many of them failed.
+        best_seconds: Seconds per execution of the fastest so far; None before anything has worked.
+        elapsed: Wall seconds since the tuning began.
+        budget_seconds: Wall seconds that it may take; None is no bound.
+        message: What it is doing, for a model.
+        of: The word for what takes `best_seconds`.
+        kernels: The kernels of a model; empty for a single kernel.
     """
 
     trials: int
@@ -72,11 +72,11 @@ class Best:
     """A configuration as it was measured last, beside the default.
 
     Attributes:
-        sketch: the name of its space.
-        config: the value of each knob.
-        seconds: seconds per execution.
-        interval: the 95% interval of `seconds`.
-        speedup: the default's time over this one's, as (ratio, low, high); the interval holds for the best of all that
+        sketch: The name of its space.
+        config: The value of each knob.
+        seconds: Seconds per execution.
+        interval: The 95% interval of `seconds`.
+        speedup: The default's time over this one's, as (ratio, low, high); the interval holds for the best of all that
             raced. None if this is the default, because nothing was significantly faster, if the two did not race, or if
             something else used the machine during the race.
     """
@@ -132,9 +132,9 @@ class BestSchedule(Best):
     """The best schedule of a kernel, as it was measured last, beside the default.
 
     Attributes:
-        workload: the function that was tuned.
-        target: the machine that it was tuned for.
-        apply: makes the schedule at a configuration.
+        workload: The function that was tuned.
+        target: The machine that it was tuned for.
+        apply: Makes the schedule at a configuration.
     """
 
     workload: Workload = field(compare=False)
@@ -175,29 +175,29 @@ class SearchResult:
     """What a search brought, whatever was tuned.
 
     Attributes:
-        search: the name of the search.
-        seed: its seed.
-        trials: distinct candidates measured.
-        failed: how many of them failed.
-        reused: how many of them came from the store.
-        seconds: wall time of this run with everything in it.
-        phases: where this time went, in seconds.
-        best: the result; None if no candidate worked.
-        finalists: the candidates of the last race that worked, else the best that were measured, the fastest first.
-        baseline: seconds of the default, the first space's origin, in the same race as the best.
-        default_failed: whether the default was tried and does not work.
-        converged: whether the search ended because it expects nothing better.
+        search: The name of the search.
+        seed: Its seed.
+        trials: Distinct candidates measured.
+        failed: How many of them failed.
+        reused: How many of them came from the store.
+        seconds: Wall time of this run with everything in it.
+        phases: Where this time went, in seconds.
+        best: The result; None if no candidate worked.
+        finalists: The candidates of the last race that worked, else the best that were measured, the fastest first.
+        baseline: Seconds of the default, the first space's origin, in the same race as the best.
+        default_failed: Whether the default was tried and does not work.
+        converged: Whether the search ended because it expects nothing better.
         curve: (seconds of tuning, seconds per execution of the fastest candidate from then on), including earlier runs
             of a resumed session.
-        suspect: measurements that were taken beside foreign load.
-        interrupted: whether Ctrl-C ended it.
-        ended_by: the error of a space that ended the search early, one line; empty if there was none.
-        statuses: measurements by status.
-        error: the most frequent error, one line; empty if nothing failed.
-        disturbed: whether something else used the machine during the last race, or left no time for it. Then no
+        suspect: Measurements that were taken beside foreign load.
+        interrupted: Whether Ctrl-C ended it.
+        ended_by: The error of a space that ended the search early, one line; empty if there was none.
+        statuses: Measurements by status.
+        error: The most frequent error, one line; empty if nothing failed.
+        disturbed: Whether something else used the machine during the last race, or left no time for it. Then no
             speedup is claimed.
-        by_sketch: the fastest candidate of each sketch, by its samples in the search.
-        transfer: what records of elsewhere have given, as `tuning.transfer.Transfer.to_json` describes it; None if
+        by_sketch: The fastest candidate of each sketch, by its samples in the search.
+        transfer: What records of elsewhere have given, as `tuning.transfer.Transfer.to_json` describes it; None if
             nothing.
     """
 
@@ -313,7 +313,7 @@ class MinimizeResult(SearchResult):
     """What minimizing a callable brought.
 
     Attributes:
-        name: the name that its records are kept under.
+        name: The name that its records are kept under.
     """
 
     name: str
@@ -332,10 +332,10 @@ class TuneResult(SearchResult):
     """What tuning a kernel brought.
 
     Attributes:
-        best: the best schedule; None if no candidate worked.
-        workload: the function that was tuned.
-        target: the machine that it was tuned for.
-        sketches: the sketches that were searched, by name.
+        best: The best schedule; None if no candidate worked.
+        workload: The function that was tuned.
+        target: The machine that it was tuned for.
+        sketches: The sketches that were searched, by name.
     """
 
     best: BestSchedule | None

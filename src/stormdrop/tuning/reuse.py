@@ -51,9 +51,9 @@ class Resume:
     """An unfinished session goes on.
 
     Attributes:
-        session: the session.
-        starts: the candidates at which its search began.
-        rival: the best earlier result with its seconds; None if there is none.
+        session: The session.
+        starts: The candidates at which its search began.
+        rival: The best earlier result with its seconds; None if there is none.
     """
 
     session: StoredSession
@@ -66,9 +66,9 @@ class Fresh:
     """A new session begins.
 
     Attributes:
-        starts: the candidates at which its search begins; empty for the search's own.
-        rival: the best earlier result with its seconds; None if there is none.
-        transfer: what records of elsewhere have given of the starts; None if there are none.
+        starts: The candidates at which its search begins; empty for the search's own.
+        rival: The best earlier result with its seconds; None if there is none.
+        transfer: What records of elsewhere have given of the starts; None if there are none.
     """
 
     starts: Sequence[Candidate]
@@ -80,11 +80,11 @@ def resolve(request: TuningRequest, store: Store) -> Answered | Resume | Fresh:
     """Decides how the records are used for a request.
 
     Args:
-        request: what is asked for. Its `reuse` says what of the records may be used.
-        store: the records.
+        request: What is asked for. Its `reuse` says what of the records may be used.
+        store: The records.
 
     Raises:
-        StoreError: the database fails.
+        StoreError: The database fails.
     """
     reuse = request.reuse
     unfinished = _to_resume(request, store) if reuse.resume else None
@@ -175,11 +175,11 @@ def sufficient(
     """The finished sessions that answer a request, if their spaces and their compiler are those of the request.
 
     Args:
-        store: the records.
-        problem: what is tuned.
-        trials: the trials that are asked for; None is no bound.
-        seconds: the wall seconds that are asked for.
-        shared: whether the request is a part of a model's.
+        store: The records.
+        problem: What is tuned.
+        trials: The trials that are asked for; None is no bound.
+        seconds: The wall seconds that are asked for.
+        shared: Whether the request is a part of a model's.
 
     Yields:
         Those that converged, then those that had enough, newest first. The trials of the latter are read only then.

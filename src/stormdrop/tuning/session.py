@@ -51,8 +51,8 @@ def run(request: TuningRequest, make_measurer: MakeMeasurer, store: Store) -> Se
     search goes on, and its records are written later.
 
     Raises:
-        MeasureError: nothing can be measured.
-        StoreError: the database fails before anything was measured.
+        MeasureError: Nothing can be measured.
+        StoreError: The database fails before anything was measured.
     """
     with buffered(store) as records:
         decision = resolve(request, records)
@@ -93,10 +93,10 @@ class Session:
         """A session of a request, ready to search.
 
         Args:
-            request: what is tuned.
-            make_measurer: makes the measurer when it is first needed.
-            store: keeps every trial.
-            decision: how the records are used, as `resolve` decides.
+            request: What is tuned.
+            make_measurer: Makes the measurer when it is first needed.
+            store: Keeps every trial.
+            decision: How the records are used, as `resolve` decides.
         """
         self.request = request.starting_at(decision.starts) if decision.starts else request
         self.store, self.rival = store, decision.rival
@@ -204,13 +204,13 @@ class Session:
         """Goes on with the search, until it ends or a bound is reached.
 
         Args:
-            seconds: the most wall seconds more.
-            trials: the most distinct candidates more.
-            limit: wall seconds after which the running batch is broken off as well, and the machine is not waited for.
+            seconds: The most wall seconds more.
+            trials: The most distinct candidates more.
+            limit: Wall seconds after which the running batch is broken off as well, and the machine is not waited for.
 
         Raises:
-            MeasureError: nothing can be measured.
-            LockTimeout: the machine was not free before the time was over, and nothing is known yet.
+            MeasureError: Nothing can be measured.
+            LockTimeout: The machine was not free before the time was over, and nothing is known yet.
         """
         try:
             with events.span("search", _WHERE, workload=self.request.problem.workload_name):
@@ -230,12 +230,12 @@ class Session:
         """Ends the session with the last race.
 
         Args:
-            interrupted: the session was interrupted: there is no race, and it can be resumed.
-            race_seconds: wall seconds of the race; 0 for none.
-            granted: how many candidates could have been measured. A later request for at most as many is
+            interrupted: The session was interrupted: there is no race, and it can be resumed.
+            race_seconds: Wall seconds of the race; 0 for none.
+            granted: How many candidates could have been measured. A later request for at most as many is
                 answered from the records.
-            races: how many kernels of a model are decided by a race each; see `race.decide`.
-            limit: wall seconds after which the machine is not waited for. There is then no race.
+            races: How many kernels of a model are decided by a race each; see `race.decide`.
+            limit: Wall seconds after which the machine is not waited for. There is then no race.
         """
         self._start_clock()
         timed_out = self.out_of_time
@@ -490,9 +490,9 @@ class Session:
         """How many requests can be measured within the time and the trials that are left, by the time others took.
 
         Args:
-            until: seconds of `elapsed` at which the search is to end.
-            count: distinct candidates at which it is to end.
-            most: no more than these.
+            until: Seconds of `elapsed` at which the search is to end.
+            count: Distinct candidates at which it is to end.
+            most: No more than these.
         """
         left = self._seconds_left()
         seconds = min(until - self.elapsed, math.inf if left is None else left)

@@ -29,11 +29,11 @@ class Lead:
     """A moment from which on another candidate is the fastest.
 
     Attributes:
-        batch: how many times the search was asked until then.
-        evaluations: how many distinct candidates were measured until then.
-        seconds: the wall time until then, by the parts that the recorder of the trace distinguishes.
-        candidate: the fastest candidate; None if no candidate works any more.
-        median: its median seconds; None if no candidate works any more.
+        batch: How many times the search was asked until then.
+        evaluations: How many distinct candidates were measured until then.
+        seconds: The wall time until then, by the parts that the recorder of the trace distinguishes.
+        candidate: The fastest candidate; None if no candidate works any more.
+        median: Its median seconds; None if no candidate works any more.
     """
 
     batch: int
@@ -47,16 +47,16 @@ class Trace:
     """The trials of one search, in order.
 
     Attributes:
-        measurements: the measurements of each candidate; candidates in the order in which they were first measured.
-        medians: the median seconds over all samples of each candidate that never failed.
-        leads: the moments at which another candidate became the fastest.
+        measurements: The measurements of each candidate; candidates in the order in which they were first measured.
+        medians: The median seconds over all samples of each candidate that never failed.
+        leads: The moments at which another candidate became the fastest.
         curve: (wall seconds, median seconds of the fastest candidate from then on). It rises if more samples show that
             the fastest candidate is slower than it seemed.
-        seconds: wall time so far, by part.
-        batch: how many times the search was asked.
-        status_seconds: wall seconds of all measurements by their status.
-        suspect: how many measurements were taken beside foreign load.
-        converged: whether the search said at its end that it had converged.
+        seconds: Wall time so far, by part.
+        batch: How many times the search was asked.
+        status_seconds: Wall seconds of all measurements by their status.
+        suspect: How many measurements were taken beside foreign load.
+        converged: Whether the search said at its end that it had converged.
     """
 
     def __init__(self, parts: int = 1) -> None:
@@ -78,8 +78,8 @@ class Trace:
         """Adds a trial. Set `seconds` and `batch` before.
 
         Args:
-            trial: the candidate and its measurement.
-            phases: the wall seconds that the measurement took; by default what the measurement says itself.
+            trial: The candidate and its measurement.
+            phases: The wall seconds that the measurement took; by default what the measurement says itself.
         """
         candidate, measurement = trial.candidate, trial.measurement
         leader = self.winner
@@ -156,7 +156,7 @@ class Trace:
         ten on a GPU: that number in a row is no chance.
 
         Args:
-            origins: the origins of the spaces that are searched.
+            origins: The origins of the spaces that are searched.
         """
         if len(self._failed) < len(self) or len(self) < _ALIKE or len(self._ways) > 1:
             return ""

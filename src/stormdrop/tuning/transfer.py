@@ -39,10 +39,10 @@ class Transfer:
     """What was taken over from records of elsewhere.
 
     Attributes:
-        starts: where the search begins, the most promising point first.
-        trials: how many recorded trials the model has seen.
-        sessions: how many sessions they are of.
-        sources: the other machines and, for another shape on this machine, the other functions, by name.
+        starts: Where the search begins, the most promising point first.
+        trials: How many recorded trials the model has seen.
+        sessions: How many sessions they are of.
+        sources: The other machines and, for another shape on this machine, the other functions, by name.
     """
 
     starts: Sequence[Candidate] = ()
@@ -69,11 +69,11 @@ def transfer(
     this machine. A recorded configuration counts if these spaces have it.
 
     Args:
-        problem: what is tuned.
-        spaces: the spaces by name.
-        store: the records.
-        seed: seeds the model and the points that it compares.
-        trials: the most candidates that the tuning may measure; None is no bound.
+        problem: What is tuned.
+        spaces: The spaces by name.
+        store: The records.
+        seed: Seeds the model and the points that it compares.
+        trials: The most candidates that the tuning may measure; None is no bound.
 
     Returns:
         What to take over; None if there are too few such records.
@@ -103,8 +103,8 @@ def speeds(trials: Iterable[StoredTrial], spaces: Mapping[str, Space]) -> dict[C
     """The speed of each recorded candidate over that of the fastest one in its session; 0 if it failed.
 
     Args:
-        trials: the trials of a session.
-        spaces: the spaces by name. What they do not have is left out.
+        trials: The trials of a session.
+        spaces: The spaces by name. What they do not have is left out.
     """
     seconds: dict[tuple[str, str], list[float]] = {}
     candidates: dict[tuple[str, str], Candidate | None] = {}
@@ -131,10 +131,10 @@ def predicted_starts(
     """The points that boosted trees, fitted to trials of elsewhere, expect to be the fastest.
 
     Args:
-        spaces: the spaces.
-        told: the relative speed of candidates elsewhere, 0 for those that failed.
-        count: how many points are wanted.
-        rng: seeds the trees, and draws the points that are compared if a space is large.
+        spaces: The spaces.
+        told: The relative speed of candidates elsewhere, 0 for those that failed.
+        count: How many points are wanted.
+        rng: Seeds the trees, and draws the points that are compared if a space is large.
 
     Returns:
         At most `count` points, the most promising one first.

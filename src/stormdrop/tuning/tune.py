@@ -58,41 +58,41 @@ def tune(
     Ctrl-C ends the search and returns the best so far with `interrupted` set; everything that was measured is kept.
 
     Args:
-        workload: an operator (`stormdrop.operators`) or any TensorIR function with static shapes.
-        target: the machine to tune for; this machine by default.
-        search: the name of the search.
-        options: options of the search, by name.
-        trials: the most distinct candidates to measure.
-        time: the most wall time with everything in it, in seconds or as "3m". Without `trials` and `time` the search
+        workload: An operator (`stormdrop.operators`) or any TensorIR function with static shapes.
+        target: The machine to tune for; this machine by default.
+        search: The name of the search.
+        options: Options of the search, by name.
+        trials: The most distinct candidates to measure.
+        time: The most wall time with everything in it, in seconds or as "3m". Without `trials` and `time` the search
             runs until it converges, 60 seconds at most.
-        seed: the seed of everything that is random.
-        store: where records are kept; the user's own database by default.
-        resume: continue the latest unfinished session of the same problem and setting, if there is one.
-        fresh: ignore all records.
-        on_progress: is called with a `Progress` after every batch.
-        sketches: sketches in place of the built-in ones; or "rules" for those that rules derive, or "meta_schedule"
+        seed: The seed of everything that is random.
+        store: Where records are kept; the user's own database by default.
+        resume: Continue the latest unfinished session of the same problem and setting, if there is one.
+        fresh: Ignore all records.
+        on_progress: Is called with a `Progress` after every batch.
+        sketches: Sketches in place of the built-in ones; or "rules" for those that rules derive, or "meta_schedule"
             for TVM's own.
-        max_error: how far results may be from the reference because a schedule computes in another way, as Winograd's
+        max_error: How far results may be from the reference because a schedule computes in another way, as Winograd's
             convolutions do: max|difference| / max|reference|, 1e-4 by default. With 0 there are no such schedules.
-        features: what cost models see of a schedule: "knobs"; "analytic" features (on a GPU the seven of the AF-DS
+        features: What cost models see of a schedule: "knobs"; "analytic" features (on a GPU the seven of the AF-DS
             paper: with them `gradient` is Ansor-AF-DS and `evolutionary` Ansor-AF); "both"; or Ansor's 164 per
             statement ("statements").
-        transfer: let records of other machines and shapes say where the search begins (`stormdrop.tuning.transfer`).
-        measurer: measures in place of this machine's workers.
-        pool: worker processes to measure with; they stay open.
-        started: when the time began, a reading of `time.perf_counter`; now by default.
-        keep_denormals: compute with numbers below 1.2e-38 (in float32) as IEEE 754 says. By default they count as
+        transfer: Let records of other machines and shapes say where the search begins (`stormdrop.tuning.transfer`).
+        measurer: Measures in place of this machine's workers.
+        pool: Worker processes to measure with; they stay open.
+        started: When the time began, a reading of `time.perf_counter`; now by default.
+        keep_denormals: Compute with numbers below 1.2e-38 (in float32) as IEEE 754 says. By default they count as
             zero, because an operation on one takes some 100 cycles.
-        fleet: machines to measure on in place of this one: a `Fleet`, or the address of a cluster of Ray ("auto",
+        fleet: Machines to measure on in place of this one: a `Fleet`, or the address of a cluster of Ray ("auto",
             "ray://HOST:PORT"), whose machines are leased until the end. The target is then what they are.
 
     Returns:
         The result. `result.best.kernel` is the compiled kernel.
 
     Raises:
-        InputError: a setting is bad.
-        UnsupportedFunction: no sketch takes the function.
-        MeasureError: nothing can be measured.
+        InputError: A setting is bad.
+        UnsupportedFunction: No sketch takes the function.
+        MeasureError: Nothing can be measured.
 
     Example:
         >>> import stormdrop as sd

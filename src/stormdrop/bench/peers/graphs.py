@@ -48,7 +48,7 @@ class OperatorGraph:
 
 
 def operator_graph(operator: str, arguments: Arguments, inputs: Sequence[Array]) -> OperatorGraph:
-    """Make the graph of an operator.
+    """Makes the graph of an operator.
 
     Args:
         operator: The name of the operator, such as "conv2d".
@@ -85,13 +85,13 @@ class _Draft:
         self.feeds: dict[str, Array] = {}
 
     def feed(self, array: Array) -> str:
-        """Add an input that is not constant; returns its name."""
+        """Adds an input that is not constant; returns its name."""
         name = f"x{len(self.feeds)}"
         self.feeds[name] = np.moveaxis(array, -1, 1) if self.images and self.channels_last else array
         return name
 
     def constant(self, values: Any, dtype: str = "float32") -> str:
-        """Add an initializer; returns its name."""
+        """Adds an initializer; returns its name."""
         from onnx import numpy_helper
 
         name = f"w{len(self.constants)}"
@@ -99,7 +99,7 @@ class _Draft:
         return name
 
     def node(self, kind: str, *operands: str, **attributes: Any) -> str:
-        """Add a node; returns the name of its output."""
+        """Adds a node; returns the name of its output."""
         from onnx import helper
 
         name = f"t{len(self.nodes)}"
@@ -107,7 +107,7 @@ class _Draft:
         return name
 
     def activate(self, value: str, kind: str) -> None:
-        """Add a function of each element. Raises `Unavailable` if it is not known."""
+        """Adds a function of each element. Raises `Unavailable` if it is not known."""
         if kind == "relu6":
             self.node("Clip", value, self.constant(0.0), self.constant(6.0))
         elif kind == "silu":
@@ -118,7 +118,7 @@ class _Draft:
             raise Unavailable(f"there is no ONNX graph of {kind} here")
 
     def epilogue(self, value: str, residuals: Sequence[Array]) -> None:
-        """Add the residual, if there is one, and then the activation."""
+        """Adds the residual, if there is one, and then the activation."""
         for residual in residuals:
             value = self.node("Add", value, self.feed(residual))
         self.activate(value, self.arguments["act"])
@@ -158,7 +158,7 @@ def _attention_scores(graph: _Draft) -> None:
 
 
 def _scores(graph: _Draft, inputs: Sequence[Array]) -> str:
-    """Add the softmax of the scores; returns its name."""
+    """Adds the softmax of the scores; returns its name."""
     query, key, *mask = map(graph.feed, inputs)
     product = graph.node("MatMul", query, graph.node("Transpose", key, perm=[0, 2, 1]))
     scores = graph.node("Mul", product, graph.constant(1 / math.sqrt(graph.arguments["k"])))
@@ -185,7 +185,7 @@ def _depthwise(graph: _Draft) -> None:
 
 
 def _add_convolution(graph: _Draft, weight: Array, groups: int) -> None:
-    """Add a convolution with weights [co, ci/groups, window] and its epilogue."""
+    """Adds a convolution with weights [co, ci/groups, window] and its epilogue."""
     x, _, *others = graph.inputs
     biases = graph.arguments["bias"]
     operands = [graph.feed(x), graph.constant(weight), *map(graph.constant, others[:biases])]

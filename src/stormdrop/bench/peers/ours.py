@@ -24,7 +24,7 @@ class ScheduledOperator:
     def __init__(
         self, workload: Workload, variant: Variant, inputs: Sequence[Array], settings: Mapping[str, Any]
     ) -> None:
-        """Compile a schedule.
+        """Compiles a schedule.
 
         Args:
             workload: The operator.

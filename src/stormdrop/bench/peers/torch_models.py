@@ -59,7 +59,7 @@ class EagerModel:
         raise Unavailable(f"{self.library} does not run the model: {'; as it was written: '.join(reasons)}")
 
     def _prepare(self, torch: Any, module: Any, tensors: list[Any]) -> None:
-        """Make of a module and its inputs what is timed."""
+        """Makes of a module and its inputs what is timed."""
         if self.settings["precision"] == BF16:
             module = module.to(torch.bfloat16)
             tensors = [tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor for tensor in tensors]

@@ -170,7 +170,7 @@ _CONVOLUTIONS = ("conv1d", "conv2d", "depthwise_conv2d")
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory, because eager operators allocate their results.
+    """Makes glibc keep freed memory, because eager operators allocate their results.
 
     By default it returns a block of 32 MiB or more to the system and maps it anew each time: a ReLU of 50 MB took
     three times as long.

@@ -31,12 +31,12 @@ def leased_fleet(address: str | None, device: str | None, target: str | None) ->
     """The machines of `--fleet` for the time of a command; None without this option.
 
     Args:
-        address: the value of --fleet.
-        device: the value of --device: a machine of the fleet, or a part of the name of a kind.
-        target: the value of --target.
+        address: The value of --fleet.
+        device: The value of --device: a machine of the fleet, or a part of the name of a kind.
+        target: The value of --target.
 
     Raises:
-        InputError: the options do not fit together, there is no cluster, or no machine of the kind.
+        InputError: The options do not fit together, there is no cluster, or no machine of the kind.
     """
     if address is None:
         yield None

@@ -240,9 +240,9 @@ def _say_if_nothing_to_resume(store: Store, tune_options: TuneOptions, workload:
     """Says at the beginning if --resume begins anew: nobody should learn that after ten minutes.
 
     Args:
-        store: the records.
-        tune_options: the options of the tuning.
-        workload: the name of the function that is tuned; None for a model, whose functions are not known yet.
+        store: The records.
+        tune_options: The options of the tuning.
+        workload: The name of the function that is tuned; None for a model, whose functions are not known yet.
     """
     from ...records import Filter, State
 

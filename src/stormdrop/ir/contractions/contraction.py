@@ -47,24 +47,24 @@ class Contraction:
     """A function that has exactly one contraction, with the roles of its stages and axes.
 
     Attributes:
-        graph: the function after inlining.
-        stage: the contraction.
-        before: the stages that run before it.
-        after: the stages that run after it, without the epilogue.
-        epilogue: the store of the result, over the spatial axes of the contraction. It is a plain copy if no stage
+        graph: The function after inlining.
+        stage: The contraction.
+        before: The stages that run before it.
+        after: The stages that run after it, without the epilogue.
+        epilogue: The store of the result, over the spatial axes of the contraction. It is a plain copy if no stage
             consumes each result exactly once.
-        column: the vectorised axis.
-        rows: the axes to tile: one, two (the rows and the columns of an image), or several if `flat`.
-        outer: the other spatial axes.
-        operand: the column operand, a load.
-        other: the other operand, a load.
-        packable: the column operand if it may be laid out anew, with the columns of a reduction step contiguous;
+        column: The vectorised axis.
+        rows: The axes to tile: one, two (the rows and the columns of an image), or several if `flat`.
+        outer: The other spatial axes.
+        operand: The column operand, a load.
+        other: The other operand, a load.
+        packable: The column operand if it may be laid out anew, with the columns of a reduction step contiguous;
             else None.
-        must_pack: whether it has to be laid out anew, because the columns are not contiguous.
-        constant: the position of the constant input that the column operand reads, if no other stage reads it.
-        flat: whether the rows can be one loop.
-        prologue: the stage of `before` that makes the other operand (padding), if no other stage reads its result.
-        decoders: the loads that decode the column operand (see `factors`), which are laid out as it is.
+        must_pack: Whether it has to be laid out anew, because the columns are not contiguous.
+        constant: The position of the constant input that the column operand reads, if no other stage reads it.
+        flat: Whether the rows can be one loop.
+        prologue: The stage of `before` that makes the other operand (padding), if no other stage reads its result.
+        decoders: The loads that decode the column operand (see `factors`), which are laid out as it is.
     """
 
     graph: StageGraph
@@ -90,11 +90,11 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
     """Finds the contraction of a function and the roles of all that stands around it.
 
     Args:
-        graph: the function.
-        constants: the positions of its constant inputs.
+        graph: The function.
+        constants: The positions of its constant inputs.
 
     Raises:
-        UnsupportedFunction: the function does not have exactly one contraction, or the contraction has one spatial
+        UnsupportedFunction: The function does not have exactly one contraction, or the contraction has one spatial
             axis only.
     """
     contractions = [stage for stage in graph.stages if is_contraction(stage)]
@@ -212,13 +212,13 @@ def _without_unit_reductions(stage: Stage) -> Stage:
 
 
 def inline_well(graph: StageGraph, wants: Callable[[StageGraph, Stage], bool] | None = None) -> StageGraph:
-    """Inline elementwise stages into their readers, until no more of them are worth it.
+    """Inlines elementwise stages into their readers, until no more of them are worth it.
 
     A stage with two readers may have one after these have become one.
 
     Args:
-        graph: the function.
-        wants: says of a function and a stage of it whether to inline the stage; by default `inlines_well`.
+        graph: The function.
+        wants: Says of a function and a stage of it whether to inline the stage; by default `inlines_well`.
     """
     wanted = wants or inlines_well
     inlined = graph.inlined(lambda stage: not wanted(graph, stage))
@@ -229,9 +229,9 @@ def inlines_well(graph: StageGraph, stage: Stage, contraction: Stage | None = No
     """Whether it is worthwhile to inline an elementwise stage into its readers.
 
     Args:
-        graph: the function that holds the stage.
-        stage: the elementwise stage.
-        contraction: the contraction of the function, if it has one. Nothing is inlined into it.
+        graph: The function that holds the stage.
+        stage: The elementwise stage.
+        contraction: The contraction of the function, if it has one. Nothing is inlined into it.
     """
     readers = graph.readers(stage.buffer)
     if contraction is not None and any(reader.buffer.same_as(contraction.buffer) for reader in readers):
@@ -259,12 +259,12 @@ def worth_copying(value: Expr, loads: int, reduced: bool, merged: bool = False) 
     """Whether it pays to compute a value again in place of each load of its result.
 
     Args:
-        value: the value.
-        loads: how many loads there are. One that comes back to each element counts as two. If there are several, a
+        value: The value.
+        loads: How many loads there are. One that comes back to each element counts as two. If there are several, a
             value with a costly call (exp, sqrt ...) is not copied.
-        reduced: whether a reduction loads it. Padding is not copied then, because a conditional in the innermost
+        reduced: Whether a reduction loads it. Padding is not copied then, because a conditional in the innermost
             loop costs more than a copy.
-        merged: whether all loads are of one element. LLVM then computes its copies once.
+        merged: Whether all loads are of one element. LLVM then computes its copies once.
     """
     calls = [node.op.name for node in walk(value) if isinstance(node, Call)]
     if reduced and any("if_then_else" in name for name in calls):
@@ -279,9 +279,9 @@ def fused_epilogue(graph: StageGraph, stage: Stage, alone: bool = False) -> tupl
     """The store that follows a reduction, over its spatial axes.
 
     Args:
-        graph: the function that holds the reduction.
-        stage: the reduction.
-        alone: fuse nothing.
+        graph: The function that holds the reduction.
+        stage: The reduction.
+        alone: Fuse nothing.
 
     Returns:
         The store, and the stages that it and the reduction replace. The store is the only reader of the reduction, if

@@ -75,7 +75,7 @@ def factors_of(stage: Stage) -> tuple[Factor, Factor] | None:
     """The two factors whose product a stage sums.
 
     Args:
-        stage: the stage.
+        stage: The stage.
 
     Returns:
         The factors, left and right, which load from different buffers; None if the stage computes anything else.

@@ -36,10 +36,10 @@ def split_axis(stage: Stage, epilogue: Stage, whole: Axis, size: int) -> tuple[S
     After:      for group in 4: for column in 8:           data[group], data[column]
 
     Args:
-        stage: the contraction.
-        epilogue: the store of its results.
-        whole: the axis.
-        size: the extent of the second axis, which divides that of the whole one.
+        stage: The contraction.
+        epilogue: The store of its results.
+        whole: The axis.
+        size: The extent of the second axis, which divides that of the whole one.
     """
     group, within = Axis(variable("group"), whole.extent // size), Axis(variable("column"), size)
 

@@ -36,7 +36,7 @@ def with_tables(graph: StageGraph) -> StageGraph:
     """The function with tables for what its elementwise stages compute of single bytes, where that is worth it.
 
     Args:
-        graph: a function in which everything is inlined that should be: what a stage looks up has to be inside of it.
+        graph: A function in which everything is inlined that should be: what a stage looks up has to be inside of it.
     """
     stages: list[Stage] = []
     for stage in graph.stages:
@@ -51,8 +51,8 @@ class _Tables:
     """The tables of one stage.
 
     Attributes:
-        elements: how many elements the stage computes.
-        stages: what computes the tables.
+        elements: How many elements the stage computes.
+        stages: What computes the tables.
     """
 
     def __init__(self, stage: Stage) -> None:

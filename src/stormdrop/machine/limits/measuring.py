@@ -45,13 +45,13 @@ def measured_in_child(serve: str, shape: Mapping[str, Any], kind: type[T], what:
     """What a child process with this machine's threads measures.
 
     Args:
-        serve: the function that measures and sends the result, as `ChildProcess` names it.
-        shape: the machine, as `shape_of` describes it; the function's argument.
-        kind: the type of the result.
-        what: what is done, for the message of an error.
+        serve: The function that measures and sends the result, as `ChildProcess` names it.
+        shape: The machine, as `shape_of` describes it; the function's argument.
+        kind: The type of the result.
+        what: What is done, for the message of an error.
 
     Raises:
-        MeasureError: the process fails or takes too long.
+        MeasureError: The process fails or takes too long.
     """
     child = ChildProcess(serve, (shape,), {"TVM_NUM_THREADS": str(shape["cores"])}, LOADS)
     try:

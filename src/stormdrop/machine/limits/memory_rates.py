@@ -79,7 +79,7 @@ def memory_rates(target: Cpu, refresh: bool = False, deadline: float = math.inf)
 
 
 def measure_caches_within(target: Machine, seconds: float | None) -> None:
-    """Measure what this machine's caches hold, unless it is known, if that takes a small part of a tuning's time.
+    """Measures what this machine's caches hold, unless it is known, if that takes a small part of a tuning's time.
 
     Args:
         target: The machine, with the number of cores to use. Another machine than this one is not measured.

@@ -22,8 +22,8 @@ def measure_flops(shape: Mapping[str, Any], steps: int = 400_000) -> tuple[float
     """Measures the multiply-add loop in this process, which must use as many threads as the machine has cores.
 
     Args:
-        shape: the machine, as `shape_of` describes it.
-        steps: how often each register is multiplied and added to in a window.
+        shape: The machine, as `shape_of` describes it.
+        steps: How often each register is multiplied and added to in a window.
 
     Returns:
         FLOP/s, and whether the best window ran undisturbed.

@@ -42,9 +42,9 @@ class ChildProcess:
     """A running child process. It is paused and resumed as a whole.
 
     Attributes:
-        connection: the parent's end of the pipe.
-        started: when it was started, a reading of `time.perf_counter`.
-        alive: whether it has not been waited for yet.
+        connection: The parent's end of the pipe.
+        started: When it was started, a reading of `time.perf_counter`.
+        alive: Whether it has not been waited for yet.
     """
 
     def __init__(
@@ -59,18 +59,18 @@ class ChildProcess:
         """Starts the process, without waiting for it.
 
         Args:
-            serve: the function "module:name" that the child calls with its end of the pipe and the arguments.
-            arguments: are pickled.
-            environment: variables that the child has besides those of this process.
-            loads: modules that the child needs and that take time to load: it is forked from a process that has them,
+            serve: The function "module:name" that the child calls with its end of the pipe and the arguments.
+            arguments: Are pickled.
+            environment: Variables that the child has besides those of this process.
+            loads: Modules that the child needs and that take time to load: it is forked from a process that has them,
                 and those that they name in `LOADS`. NumPy has one thread there.
-            fresh: the child is a new program that loads everything itself: it has variables, or needs libraries, that
+            fresh: The child is a new program that loads everything itself: it has variables, or needs libraries, that
                 settle something when they are loaded. Where no fork server is possible, every child is.
-            die_with_thread: a fresh child also ends when the thread that starts it ends. A child that is paused needs
+            die_with_thread: A fresh child also ends when the thread that starts it ends. A child that is paused needs
                 this, unless the main thread starts it: a paused child cannot watch its parent.
 
         Raises:
-            MeasureError: the process cannot be started, or it takes no arguments.
+            MeasureError: The process cannot be started, or it takes no arguments.
         """
         self.alive = True
         self.started = time.perf_counter()
@@ -140,7 +140,7 @@ class ChildProcess:
             The message; None if the process died.
 
         Raises:
-            TimeoutError: no message came within `seconds`. The process was killed.
+            TimeoutError: No message came within `seconds`. The process was killed.
         """
         if not self.alive:
             return None

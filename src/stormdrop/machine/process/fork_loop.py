@@ -45,8 +45,11 @@ class Request:
 
 
 def main() -> None:
-    """The server. `sys.argv`: the socket that brings requests, the parent's id, whether its main thread started us, and
-    the seconds after which we end if there is nothing to do."""
+    """The server.
+
+    `sys.argv` has the socket that brings requests, the parent's id, whether its main thread started us, and the seconds
+    after which we end if there is nothing to do.
+    """
     child_side.lead_group()
     _run(*(int(argument) for argument in sys.argv[1:5]))
 

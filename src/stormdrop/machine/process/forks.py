@@ -11,7 +11,7 @@ _running: int | None = None
 
 
 def check_threads() -> None:
-    """Note that TVM's threads are in this process from now on.
+    """Notes that TVM's threads are in this process from now on.
 
     Raises:
         ArtifactError: They are in another process, from which this one was forked.

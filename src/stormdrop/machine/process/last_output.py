@@ -17,7 +17,7 @@ class LastOutput:
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Begin to read.
+        """Begins to read.
 
         Args:
             descriptor: The end of the pipe to read. The thread closes it.

@@ -120,7 +120,7 @@ def folders_with(parent: Path, prefix: str) -> list[Path]:
 
 
 def _try_lock(descriptor: int) -> bool | None:
-    """Lock a folder until this process ends. False if another process holds the lock; None if there are no locks."""
+    """Locks a folder until this process ends. False if another process holds the lock; None if there are no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -64,7 +64,7 @@ def check(address: str) -> None:
         address: HOST:PORT of the runner, or the address of a rack of boards.
 
     Raises:
-        TargetError: as in `connect` and `tracker.boards`.
+        TargetError: As in `connect` and `tracker.boards`.
     """
     if tracker.is_rack(address):
         tracker.boards(address)
@@ -79,7 +79,7 @@ def cores(address: str) -> int:
         address: HOST:PORT of the runner.
 
     Raises:
-        TargetError: as in `connect`.
+        TargetError: As in `connect`.
     """
     return int(connect(address).get_function("runtime.NumThreads")())
 

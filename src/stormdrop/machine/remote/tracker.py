@@ -38,8 +38,8 @@ class Boards:
     """What a tracker says of the boards of one key.
 
     Attributes:
-        known: how many there are.
-        free: how many of them nobody uses.
+        known: How many there are.
+        free: How many of them nobody uses.
     """
 
     known: int
@@ -51,10 +51,10 @@ def address(tracker: str, key: str) -> str:
 
     Args:
         tracker: HOST:PORT of the tracker.
-        key: the key of its boards.
+        key: The key of its boards.
 
     Raises:
-        TargetError: one of the two is not what it should be.
+        TargetError: One of the two is not what it should be.
 
     Example:
         >>> address("10.0.0.1:9190", "rasp4")
@@ -77,7 +77,7 @@ def boards(rack: str) -> Boards:
     """The boards of a rack at this moment.
 
     Raises:
-        TargetError: the tracker does not answer, or knows no such key.
+        TargetError: The tracker does not answer, or knows no such key.
     """
     key, tracker = rack.split("@")
     with _session(tracker) as session:
@@ -92,14 +92,14 @@ def wait_for_boards(rack: str, seconds: float = WAIT_SECONDS) -> int:
     """Waits until a board of the rack is free, and says so once.
 
     Args:
-        rack: the rack's address.
-        seconds: how long it waits.
+        rack: The rack's address.
+        seconds: How long it waits.
 
     Returns:
         The number of boards that are free, 1 or more.
 
     Raises:
-        TargetError: none was free within this time, or the tracker or the key is gone.
+        TargetError: None was free within this time, or the tracker or the key is gone.
     """
     said, deadline = False, time.perf_counter() + seconds
     while not (found := boards(rack)).free:
@@ -116,7 +116,7 @@ def connect(rack: str) -> Any:
     """TVM's RPC session with a board that is free now.
 
     Raises:
-        TargetError: none is free, or the tracker does not answer.
+        TargetError: None is free, or the tracker does not answer.
     """
     key, tracker = rack.split("@")
     with _session(tracker) as session:

@@ -41,7 +41,7 @@ class CoreShares:
         self._freed = threading.Condition(self._lock)
 
     def call(self, most: int, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that uses a share of the cores.
+        """Calls a function that uses a share of the cores.
 
         Args:
             most: The most cores that the function can use.
@@ -76,7 +76,7 @@ class CoreShares:
         return free
 
     def _give(self, call: threading.Lock) -> None:
-        """Give the cores of a call back, as far as it has taken any."""
+        """Gives the cores of a call back, as far as it has taken any."""
         with self._lock:
             self._shares.pop(call, None)
             if self._shares:

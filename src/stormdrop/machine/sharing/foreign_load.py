@@ -129,7 +129,7 @@ class LoadWatch:
     """Judges runs one after the other: each run by itself, and the ticks of the latest runs together."""
 
     def __init__(self, cores: int, limits: LoadThresholds | None = None) -> None:
-        """Begin without any runs.
+        """Begins without any runs.
 
         Args:
             cores: The number of cores that the kernels use.

@@ -64,7 +64,7 @@ class MachineLock:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        """Check the lock files, and create them if they do not exist.
+        """Checks the lock files, and creates them if they do not exist.
 
         Args:
             path: The lock file; by default that of `default_lock_path`. The gate is the file beside it.
@@ -82,7 +82,7 @@ class MachineLock:
 
     @contextmanager
     def shared(self, deadline: float = math.inf) -> Iterator[None]:
-        """Use the machine for work that is not measured, such as compilation.
+        """Uses the machine for work that is not measured, such as compilation.
 
         Args:
             deadline: A reading of `time.perf_counter` after which the lock is not waited for any more.
@@ -96,7 +96,7 @@ class MachineLock:
 
     @contextmanager
     def exclusive(self, deadline: float = math.inf) -> Iterator[None]:
-        """Use the machine for a measurement, while nobody else compiles or runs.
+        """Uses the machine for a measurement, while nobody else compiles or runs.
 
         Args:
             deadline: A reading of `time.perf_counter` after which the lock is not waited for any more.
@@ -109,7 +109,7 @@ class MachineLock:
             yield
 
     def close(self) -> None:
-        """Give the lock back if it is held. Closing a closed lock does nothing."""
+        """Gives the lock back if it is held. Closing a closed lock does nothing."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)

@@ -45,9 +45,9 @@ class Fleet(Site):
     """The machines that this process holds. Use it as a context: they are given back at its end.
 
     Attributes:
-        address: the cluster.
-        leases: the machines, all of one kind.
-        refused: why other machines were left out, by their names.
+        address: The cluster.
+        leases: The machines, all of one kind.
+        refused: Why other machines were left out, by their names.
     """
 
     def __init__(self, address: str, leases: Sequence[Lease], refused: Mapping[str, str], connected: bool) -> None:
@@ -69,14 +69,14 @@ class Fleet(Site):
 
         Args:
             address: "auto", "HOST:PORT" or "ray://HOST:PORT", as `ray_cluster` says.
-            kind: which machines to take: the name of one of them, or a part of their kind, such as "EPYC 9654". By
+            kind: Which machines to take: the name of one of them, or a part of their kind, such as "EPYC 9654". By
                 default the kind of `like`, or the only one.
-            like: the kind to take if there are several and `kind` names none; that of this machine usually.
-            workshop: what the machines measure with; themselves by default. Tests simulate machines by it.
-            seconds: how long it waits for a free machine.
+            like: The kind to take if there are several and `kind` names none; that of this machine usually.
+            workshop: What the machines measure with; themselves by default. Tests simulate machines by it.
+            seconds: How long it waits for a free machine.
 
         Raises:
-            TargetError: there is no cluster, no machine of the kind, or none became free.
+            TargetError: There is no cluster, no machine of the kind, or none became free.
         """
         connected = ray_cluster.connect(address)
         try:
@@ -113,7 +113,7 @@ class Fleet(Site):
         """A measurer of one workload on all machines. Several may be open at a time, and work in turns.
 
         Args:
-            setup: makes the measurer on each machine, as a `KernelSetup` does. It is pickled.
+            setup: Makes the measurer on each machine, as a `KernelSetup` does. It is pickled.
         """
         workload, pickled, stop = next(_workloads), cloudpickle.dumps(setup), threading.Event()
         machines = [LeasedMachine(lease, workload, pickled, stop) for lease in self.leases if not lease.lost]
@@ -207,12 +207,12 @@ def fleet_for(fleet: Fleet | str | None, kind: str = "") -> Iterator[Fleet | Non
     """A fleet for the time of a tuning. One that is given by its address is leased, and given back in the end.
 
     Args:
-        fleet: a fleet, the address of a cluster of Ray, or None.
-        kind: which of its machines to take, if the fleet is given by its address, as for `Fleet.connect`. By default
+        fleet: A fleet, the address of a cluster of Ray, or None.
+        kind: Which of its machines to take, if the fleet is given by its address, as for `Fleet.connect`. By default
             those of this machine's kind, if there are any, or those of the only kind.
 
     Raises:
-        TargetError: there is no cluster, or no machine of the kind.
+        TargetError: There is no cluster, or no machine of the kind.
     """
     if not isinstance(fleet, str):
         yield fleet

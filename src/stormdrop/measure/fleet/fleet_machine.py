@@ -90,7 +90,7 @@ class LocalWorkshop:
         """The worker processes, which are started when they are first needed.
 
         Args:
-            cores: the threads that a kernel may use.
+            cores: The threads that a kernel may use.
         """
         from ..pool.pool import WorkerPool
 
@@ -120,8 +120,8 @@ class Refusal:
     """Why a machine has no answer. It travels as a value, because an exception of Ray would bury its line.
 
     Args:
-        error: one line.
-        late: whether the machine was not free before the deadline.
+        error: One line.
+        late: Whether the machine was not free before the deadline.
     """
 
     error: str
@@ -137,12 +137,12 @@ class Sign:
     """A sign of life of a machine.
 
     Args:
-        holder: who measures there.
-        since: when that began, as a Unix time in seconds.
-        measured: requests that it has answered.
-        queue: requests that it has and has not answered.
-        identity: what it is, once it has said so.
-        calibration: its first calibration.
+        holder: Who measures there.
+        since: When that began, as a Unix time in seconds.
+        measured: Requests that it has answered.
+        queue: Requests that it has and has not answered.
+        identity: What it is, once it has said so.
+        calibration: Its first calibration.
     """
 
     holder: str
@@ -169,8 +169,8 @@ class FleetMachine:
         """Takes the machine; nothing is measured or loaded yet.
 
         Args:
-            workshop: what is there to measure with.
-            holder: who holds the machine, for people.
+            workshop: What is there to measure with.
+            holder: Who holds the machine, for people.
         """
         self._workshop = workshop
         self._holder, self._since = holder, time.time()
@@ -193,7 +193,7 @@ class FleetMachine:
         """Runs the calibration kernel.
 
         Args:
-            seconds: how long it may wait for the machine.
+            seconds: How long it may wait for the machine.
         """
         try:
             calibration = self._workshop.calibrate(seconds)
@@ -207,8 +207,8 @@ class FleetMachine:
         """Begins with a workload, unless it has begun already.
 
         Args:
-            workload: its number in later calls.
-            setup: what makes its measurer (`Setup`), pickled by cloudpickle.
+            workload: Its number in later calls.
+            setup: What makes its measurer (`Setup`), pickled by cloudpickle.
         """
         if workload in self._measurers:
             return None
@@ -226,10 +226,10 @@ class FleetMachine:
         """Measures candidates.
 
         Args:
-            call: the number of this call; later calls have higher ones.
-            workload: the number of the workload.
-            requests: the candidates.
-            seconds: how long it may wait for the machine if others use it.
+            call: The number of this call; later calls have higher ones.
+            workload: The number of the workload.
+            requests: The candidates.
+            seconds: How long it may wait for the machine if others use it.
         """
         measurer = self._begin(call, workload, seconds)
         if self._stop.is_set():

@@ -34,8 +34,8 @@ class MachineIdentity:
     """What a machine is, as it describes itself.
 
     Args:
-        target: the machine as kernels are made for it: its CPU, cores, vector unit and caches.
-        features: a digest of LLVM's names of its instruction set extensions; equal sets have equal digests.
+        target: The machine as kernels are made for it: its CPU, cores, vector unit and caches.
+        features: A digest of LLVM's names of its instruction set extensions; equal sets have equal digests.
 
     Example:
         >>> MachineIdentity(parse_machine("cpu/neoverse-n1"), "0a1b2c3d").kind
@@ -56,8 +56,8 @@ class Calibration:
     """The time of the calibration kernel on a machine.
 
     Args:
-        seconds: the least wall seconds of 10⁹ operations on all cores.
-        undisturbed: whether the kernel had all cores for itself.
+        seconds: The least wall seconds of 10⁹ operations on all cores.
+        undisturbed: Whether the kernel had all cores for itself.
     """
 
     seconds: float
@@ -79,12 +79,12 @@ def calibrate(target: Cpu, deadline: float = math.inf) -> Calibration:
     """Runs the calibration kernel on this machine, while nobody else measures.
 
     Args:
-        target: this machine, with the number of cores to use.
-        deadline: a reading of `time.perf_counter` after which the machine-wide lock is not waited for any more.
+        target: This machine, with the number of cores to use.
+        deadline: A reading of `time.perf_counter` after which the machine-wide lock is not waited for any more.
 
     Raises:
-        LockTimeout: the machine was not free before the deadline.
-        MeasureError: the process that runs the kernel fails.
+        LockTimeout: The machine was not free before the deadline.
+        MeasureError: The process that runs the kernel fails.
     """
     with contextlib.closing(MachineLock()) as lock, lock.exclusive(deadline):
         serve = f"{__name__}:serve_calibration"
@@ -103,8 +103,8 @@ def has_drifted(before: Calibration, now: Calibration) -> bool:
     A calibration that something else disturbed tells nothing: the watch for foreign load judges such times.
 
     Args:
-        before: the calibration at the beginning of the lease.
-        now: a later one.
+        before: The calibration at the beginning of the lease.
+        now: A later one.
 
     Example:
         >>> has_drifted(Calibration(1.0), Calibration(1.3)), has_drifted(Calibration(1.0), Calibration(1.3, False))
@@ -117,7 +117,7 @@ def calibrated_alike(calibrations: Mapping[T, Calibration]) -> list[T]:
     """The largest group of machines whose calibration kernels take the same time; of equally large ones the fastest.
 
     Args:
-        calibrations: the calibrations by machine.
+        calibrations: The calibrations by machine.
 
     Returns:
         The machines of the group, the fastest first; none if there are none.

@@ -38,14 +38,14 @@ class Lease:
     """A machine that this process holds. One thread at a time uses it.
 
     Attributes:
-        name: what people call the machine.
+        name: What people call the machine.
         actor: Ray's handle of its `FleetMachine`.
-        identity: what it is.
-        width: how many candidates it takes at a time.
-        calibration: its calibration at the beginning of the lease.
-        calibrated: when it was calibrated last, a reading of `time.perf_counter`.
-        doubtful: whether it has fallen behind, so that it is calibrated before it measures again.
-        lost: why it is not used any more; empty if it is.
+        identity: What it is.
+        width: How many candidates it takes at a time.
+        calibration: Its calibration at the beginning of the lease.
+        calibrated: When it was calibrated last, a reading of `time.perf_counter`.
+        doubtful: Whether it has fallen behind, so that it is calibrated before it measures again.
+        lost: Why it is not used any more; empty if it is.
     """
 
     identity: MachineIdentity
@@ -55,7 +55,7 @@ class Lease:
         """A lease of an actor that was just created.
 
         Args:
-            name: what people call the machine.
+            name: What people call the machine.
             actor: Ray's handle.
         """
         self.name, self.actor = name, actor
@@ -74,8 +74,8 @@ class Lease:
         """Calls a method of `FleetMachine`, and returns Ray's reference to its answer.
 
         Args:
-            method: the name of the method. `ping` and `stop` are answered while another call runs.
-            arguments: its arguments.
+            method: The name of the method. `ping` and `stop` are answered while another call runs.
+            arguments: Its arguments.
         """
         return getattr(self.actor, method).remote(*arguments)
 
@@ -85,12 +85,12 @@ class Lease:
         """Waits for the answer to a call.
 
         Args:
-            reference: the answer, as `begin` returned it.
-            enough: says whether nobody waits any more; the call then goes on at the machine.
-            silent_seconds: how long the machine may give no sign of life; `SILENT_SECONDS` by default.
+            reference: The answer, as `begin` returned it.
+            enough: Says whether nobody waits any more; the call then goes on at the machine.
+            silent_seconds: How long the machine may give no sign of life; `SILENT_SECONDS` by default.
 
         Raises:
-            MeasureError: the machine is gone, silent, or has no answer; the message is one line.
+            MeasureError: The machine is gone, silent, or has no answer; the message is one line.
             Overtaken: `enough()`.
         """
         silent = SILENT_SECONDS if silent_seconds is None else silent_seconds
@@ -112,8 +112,8 @@ class Lease:
 
         Args:
             method: "measure" or "race".
-            arguments: its arguments but the number of the call.
-            enough: as in `call`.
+            arguments: Its arguments but the number of the call.
+            enough: As in `call`.
         """
         number = next(_calls)
         reference = self.begin(method, number, *arguments)
@@ -131,7 +131,7 @@ class Lease:
             Whether it has; False if `enough()`.
 
         Raises:
-            MeasureError: the machine is gone or silent.
+            MeasureError: The machine is gone or silent.
         """
         if self._pending is None:
             return True
@@ -146,11 +146,11 @@ class Lease:
         """Calibrates the machine.
 
         Args:
-            seconds: how long it may wait for the machine if others use it.
-            enough: says whether nobody waits any more.
+            seconds: How long it may wait for the machine if others use it.
+            enough: Says whether nobody waits any more.
 
         Raises:
-            MeasureError: it does not work.
+            MeasureError: It does not work.
             Overtaken: `enough()`.
         """
         calibration: Calibration = self.call("calibrate", seconds, enough=enough)
@@ -196,18 +196,18 @@ class LeasedMachine(Measurer):
     """Measures one workload on a machine that this process holds.
 
     Attributes:
-        lease: the machine.
-        unwanted: another thread sets it if nobody waits for the measurements any more.
+        lease: The machine.
+        unwanted: Another thread sets it if nobody waits for the measurements any more.
     """
 
     def __init__(self, lease: Lease, workload: int, setup: bytes, stop: threading.Event) -> None:
         """A measurer that has sent nothing yet.
 
         Args:
-            lease: the machine.
-            workload: the number of the workload.
-            setup: what makes its measurer there, as `FleetMachine.open` takes it.
-            stop: another thread may set it. Waiting then ends with a `MeasureError`.
+            lease: The machine.
+            workload: The number of the workload.
+            setup: What makes its measurer there, as `FleetMachine.open` takes it.
+            stop: Another thread may set it. Waiting then ends with a `MeasureError`.
         """
         self.lease = lease
         self.unwanted = threading.Event()

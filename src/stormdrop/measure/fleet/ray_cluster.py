@@ -46,10 +46,10 @@ class Node:
 
     Args:
         id: Ray's id of the node.
-        name: what people call it: the name that `ray start --node-name` gave it, or its host's, unique in the cluster.
-        alive: whether Ray hears from it.
-        machines: how many machines it is for stormdrop: its amount of the resource, usually 1.
-        cpus: the CPUs that Ray may give away on it.
+        name: What people call it: the name that `ray start --node-name` gave it, or its host's, unique in the cluster.
+        alive: Whether Ray hears from it.
+        machines: How many machines it is for stormdrop: its amount of the resource, usually 1.
+        cpus: The CPUs that Ray may give away on it.
     """
 
     id: str
@@ -66,7 +66,7 @@ def check_address(address: str) -> None:
         address: "auto", "HOST:PORT" or "ray://HOST:PORT".
 
     Raises:
-        TargetError: it is something else, or Ray is missing.
+        TargetError: It is something else, or Ray is missing.
 
     Example:
         >>> check_address("ray://head")
@@ -87,13 +87,13 @@ def connect(address: str) -> bool:
     """Connects this process to a cluster. A connection that the process has already is used as it is.
 
     Args:
-        address: as for `check_address`.
+        address: As for `check_address`.
 
     Returns:
         Whether the connection is new, so that its maker ends it with `disconnect`.
 
     Raises:
-        TargetError: there is no cluster, it does not answer, or its version of Ray or Python is another one.
+        TargetError: There is no cluster, it does not answer, or its version of Ray or Python is another one.
     """
     check_address(address)
     import ray

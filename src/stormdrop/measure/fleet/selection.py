@@ -38,7 +38,7 @@ def lease_equal_machines(
         The leases, calibrated, and why other machines were left out, by their names.
 
     Raises:
-        TargetError: there is no machine of the kind, or none became free.
+        TargetError: There is no machine of the kind, or none became free.
     """
     said, deadline = False, time.perf_counter() + seconds
     while True:
@@ -67,8 +67,8 @@ def lease_all(nodes: Sequence[Node], workshop: Workshop) -> tuple[list[Lease], d
     """Leases of all machines that are free, and why others cannot be used. Those in use are in neither.
 
     Args:
-        nodes: the nodes that measure.
-        workshop: what the machines measure with.
+        nodes: The nodes that measure.
+        workshop: What the machines measure with.
     """
     leases = [
         lease for node in nodes for slot in range(node.machines) if (lease := _lease(node, slot, workshop)) is not None

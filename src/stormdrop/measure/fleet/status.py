@@ -29,19 +29,19 @@ class MachineStatus:
     """A machine of a fleet.
 
     Args:
-        name: what people call it.
+        name: What people call it.
         node: Ray's id of its node.
         health: "ready"; "in use"; "silent", if it should answer and does not; "lost", if Ray does not hear from its
             node; "unusable", for the reason that is given.
-        reason: why it is unusable; empty otherwise.
-        kind: its CPU and its cores; None if unknown.
-        features: a digest of its instruction set extensions; None if unknown.
-        calibration: wall seconds of 10⁹ operations of the calibration kernel; None if unknown.
-        group: a letter; machines of one group are equal and measure together. None if unknown.
-        holder: who measures there; empty if nobody.
-        since: when that began, as a Unix time in seconds; None if nobody does.
-        measured: candidates that were measured for the holder.
-        queue: candidates that the machine has and has not measured yet; None if unknown.
+        reason: Why it is unusable; empty otherwise.
+        kind: Its CPU and its cores; None if unknown.
+        features: A digest of its instruction set extensions; None if unknown.
+        calibration: Wall seconds of 10⁹ operations of the calibration kernel; None if unknown.
+        group: A letter; machines of one group are equal and measure together. None if unknown.
+        holder: Who measures there; empty if nobody.
+        since: When that began, as a Unix time in seconds; None if nobody does.
+        measured: Candidates that were measured for the holder.
+        queue: Candidates that the machine has and has not measured yet; None if unknown.
     """
 
     name: str
@@ -67,8 +67,8 @@ class FleetStatus:
     """The machines of a cluster.
 
     Args:
-        ray: the version of Ray.
-        machines: the machines, by name.
+        ray: The version of Ray.
+        machines: The machines, by name.
     """
 
     ray: str
@@ -80,10 +80,10 @@ def fleet_status(address: str, workshop: Workshop | None = None) -> FleetStatus:
 
     Args:
         address: "auto", "HOST:PORT" or "ray://HOST:PORT".
-        workshop: what the machines measure with; themselves by default.
+        workshop: What the machines measure with; themselves by default.
 
     Raises:
-        TargetError: there is no cluster, or no node of it measures.
+        TargetError: There is no cluster, or no node of it measures.
     """
     connected = ray_cluster.connect(address)
     try:

@@ -72,7 +72,7 @@ class Dispatcher:
     """One workload's use of a pool. Several dispatchers may share a pool, one after the other or in turns.
 
     Attributes:
-        pool: the workers.
+        pool: The workers.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class Dispatcher:
         """A dispatcher that has sent nothing yet.
 
         Args:
-            pool: the workers.
-            payload: the workload as `Load` describes it.
-            inputs: is sent to a worker before its first job.
-            outputs: makes the expected outputs, which are sent to a worker before its first run.
-            reals: makes the second set of inputs, which are sent to a worker before its first `Verify`; None if there
+            pool: The workers.
+            payload: The workload as `Load` describes it.
+            inputs: Is sent to a worker before its first job.
+            outputs: Makes the expected outputs, which are sent to a worker before its first run.
+            reals: Makes the second set of inputs, which are sent to a worker before its first `Verify`; None if there
                 is none.
-            stop: another thread may set it. The next wait for a worker then ends with a `MeasureError`.
+            stop: Another thread may set it. The next wait for a worker then ends with a `MeasureError`.
         """
         self.pool = pool
         self._stop = stop
@@ -119,16 +119,16 @@ class Dispatcher:
         """Builds candidates side by side.
 
         Args:
-            jobs: the candidates to build.
-            seconds: the seconds that each of them may take, without those in which its worker could not work. A
+            jobs: The candidates to build.
+            seconds: The seconds that each of them may take, without those in which its worker could not work. A
                 candidate that fails in a way that may have come from outside is built once more, by another process.
-            workers: the workers that build; by default all of the pool.
+            workers: The workers that build; by default all of the pool.
 
         Yields:
             The key and the result of each job as soon as it is known, in any order.
 
         Raises:
-            MeasureError: no worker starts, the workers die before they begin or cannot reach their device, or another
+            MeasureError: No worker starts, the workers die before they begin or cannot reach their device, or another
                 thread has set `stop`.
         """
         workers = self.pool.workers if workers is None else workers
@@ -180,13 +180,13 @@ class Dispatcher:
         """Does one job in one worker while the others are paused.
 
         Args:
-            worker: a worker that is ready.
-            job: the job.
-            seconds: the seconds that it may take, without those in which the worker could not work.
+            worker: A worker that is ready.
+            job: The job.
+            seconds: The seconds that it may take, without those in which the worker could not work.
 
         Raises:
-            WorkerLost: the worker died, or did nothing for long, before it began.
-            MeasureError: workers died too often before they began, or this one cannot reach its device, or another
+            WorkerLost: The worker died, or did nothing for long, before it began.
+            MeasureError: Workers died too often before they began, or this one cannot reach its device, or another
                 thread has set `stop`. A few losses are tolerated, because idle workers may have been killed from
                 outside.
         """
@@ -259,7 +259,7 @@ class Dispatcher:
             died or hung before it began.
 
         Raises:
-            MeasureError: the worker cannot reach its device, for instance because the runner has ended.
+            MeasureError: The worker cannot reach its device, for instance because the runner has ended.
         """
         message = receive(worker.process.connection) if readable else None
         if isinstance(message, NoDevice):

@@ -24,16 +24,16 @@ class JobClock:
     """Counts the seconds of one job of one worker. Only waits count, so that a slow caller costs the job nothing.
 
     Attributes:
-        late: whether the job has used up its limit.
+        late: Whether the job has used up its limit.
     """
 
     def __init__(self, pid: int, limit: float, most_granted: float) -> None:
         """Begins to count.
 
         Args:
-            pid: the process of the worker.
-            limit: the seconds that the job may take.
-            most_granted: the most seconds in which the worker is held back that do not count.
+            pid: The process of the worker.
+            limit: The seconds that the job may take.
+            most_granted: The most seconds in which the worker is held back that do not count.
         """
         self._pid = pid
         self._limit = limit
@@ -60,8 +60,8 @@ class JobClock:
         """Counts a wait.
 
         Args:
-            asked: the seconds that the wait should have taken at most.
-            waited: the seconds that it took.
+            asked: The seconds that the wait should have taken at most.
+            waited: The seconds that it took.
         """
         if waited > asked + _GAP:  # what the worker did meanwhile is unknown
             waited = asked

@@ -15,7 +15,7 @@ class JobEvents:
     """The events of one workload's jobs. A job is a span of its worker, and each phase of it is a span within.
 
     Args:
-        session: the number of the workload's use of the workers. With it, the number of a kernel is unique.
+        session: The number of the workload's use of the workers. With it, the number of a kernel is unique.
     """
 
     def __init__(self, session: int) -> None:
@@ -45,8 +45,8 @@ class JobEvents:
         """Tells that a worker's job has ended. It does nothing if that was told before.
 
         Args:
-            worker: the worker.
-            answer: its answer; None if it ended, or was ended, before it answered.
+            worker: The worker.
+            answer: Its answer; None if it ended, or was ended, before it answered.
         """
         if worker not in self._open:
             return

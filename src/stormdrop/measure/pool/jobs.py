@@ -31,7 +31,7 @@ class Load:
     """Asks the worker to begin with another workload. It has no answer.
 
     Args:
-        payload: the pickled tuple (workload, target, sketches by name, bytes of constants that pass through the caches
+        payload: The pickled tuple (workload, target, sketches by name, bytes of constants that pass through the caches
             between two executions).
     """
 
@@ -43,10 +43,10 @@ class Data:
     """Brings the inputs of the loaded workload, or its expected outputs. It has no answer.
 
     Args:
-        inputs: one array per input; empty if this brings outputs.
-        outputs: one array per output; empty if this brings inputs.
-        ties: what the outputs may be instead, as of `Workload.reference_with_ties`; empty if there is nothing else.
-        tolerance: the error that is allowed, max|difference| / max|expected|. It comes with the outputs.
+        inputs: One array per input; empty if this brings outputs.
+        outputs: One array per output; empty if this brings inputs.
+        ties: What the outputs may be instead, as of `Workload.reference_with_ties`; empty if there is nothing else.
+        tolerance: The error that is allowed, max|difference| / max|expected|. It comes with the outputs.
     """
 
     inputs: tuple[NDArray[Any], ...] = ()
@@ -60,9 +60,9 @@ class Reals:
     """Brings inputs of very different magnitudes, and what is expected of them. It has no answer.
 
     Args:
-        inputs: one array per input.
-        outputs: one array per output.
-        allowed: how far each element of each output may be from the expected one, because of rounding.
+        inputs: One array per input.
+        outputs: One array per output.
+        allowed: How far each element of each output may be from the expected one, because of rounding.
     """
 
     inputs: tuple[NDArray[Any], ...]
@@ -75,9 +75,9 @@ class Build:
     """Asks for a kernel. The answer is `Built` or `Failed`.
 
     Args:
-        key: names the kernel in later jobs.
-        sketch: the name of the sketch to apply.
-        config: the configuration to apply it at.
+        key: Names the kernel in later jobs.
+        sketch: The name of the sketch to apply.
+        config: The configuration to apply it at.
     """
 
     key: Key
@@ -90,9 +90,9 @@ class Run:
     """Asks for samples of a built kernel. The answer is `Ran` or `Failed`.
 
     Args:
-        key: the kernel.
-        plan: how the samples are taken.
-        check: whether its output is compared first; False if the same kernel gave the right output before.
+        key: The kernel.
+        plan: How the samples are taken.
+        check: Whether its output is compared first; False if the same kernel gave the right output before.
     """
 
     key: Key
@@ -105,7 +105,7 @@ class Verify:
     """Asks for one execution of a built kernel on the inputs of `Reals`. The answer is `Verified` or `Failed`.
 
     Args:
-        key: the kernel.
+        key: The kernel.
     """
 
     key: Key
@@ -116,9 +116,9 @@ class Race:
     """Asks for samples of several kernels in turns. The answer is `Raced` or `Failed`.
 
     Args:
-        keys: the kernels, which must have been built and checked.
-        rounds: how many samples are taken of each.
-        sample_seconds: the seconds that the executions of one sample fill together.
+        keys: The kernels, which must have been built and checked.
+        rounds: How many samples are taken of each.
+        sample_seconds: The seconds that the executions of one sample fill together.
     """
 
     keys: tuple[Key, ...]
@@ -136,7 +136,7 @@ class Step:
     """Says that the worker begins a phase of its job.
 
     Args:
-        phase: schedule, build, run or check.
+        phase: Schedule, build, run or check.
     """
 
     phase: str
@@ -147,8 +147,8 @@ class Built:
     """The answer to `Build`: the kernel is ready.
 
     Args:
-        phases: the wall seconds of scheduling and building.
-        dropped: the keys of kernels that the worker has dropped to make room.
+        phases: The wall seconds of scheduling and building.
+        dropped: The keys of kernels that the worker has dropped to make room.
     """
 
     phases: Phases
@@ -160,10 +160,10 @@ class Failed:
     """The answer to any job that fails through the fault of its candidate. The worker itself is well.
 
     Args:
-        status: how the job failed.
-        error: one line that says why.
-        phases: the wall seconds until then.
-        transient: whether the cause may lie outside of the candidate. It is then tried once more.
+        status: How the job failed.
+        error: One line that says why.
+        phases: The wall seconds until then.
+        transient: Whether the cause may lie outside of the candidate. It is then tried once more.
     """
 
     status: Status
@@ -177,9 +177,9 @@ class Ran:
     """The answer to `Run`.
 
     Args:
-        samples: seconds per execution.
-        load: the differences of the load counters over the sampling.
-        phases: the wall seconds of running and checking.
+        samples: Seconds per execution.
+        load: The differences of the load counters over the sampling.
+        phases: The wall seconds of running and checking.
     """
 
     samples: tuple[float, ...]
@@ -192,7 +192,7 @@ class Verified:
     """The answer to `Verify`: the outputs are right.
 
     Args:
-        phases: the wall seconds of running and checking.
+        phases: The wall seconds of running and checking.
     """
 
     phases: Phases
@@ -203,10 +203,10 @@ class Raced:
     """The answer to `Race`.
 
     Args:
-        samples: seconds per execution: for each kernel of the job, in its order, one sample per round.
-        load: the differences of the load counters over the sampling.
-        seconds: the wall seconds of the race.
-        wrong: what is wrong with the outputs of a kernel after the race, one line per kernel that is not right.
+        samples: Seconds per execution: for each kernel of the job, in its order, one sample per round.
+        load: The differences of the load counters over the sampling.
+        seconds: The wall seconds of the race.
+        wrong: What is wrong with the outputs of a kernel after the race, one line per kernel that is not right.
     """
 
     samples: tuple[tuple[float, ...], ...]
@@ -220,7 +220,7 @@ class NoDevice:
     """The answer to any job of a worker whose device cannot be reached. Nothing can be measured, so the worker ends.
 
     Args:
-        error: one line that says why.
+        error: One line that says why.
     """
 
     error: str

@@ -27,13 +27,13 @@ class Worker:
     """One worker, whose process may be replaced.
 
     Attributes:
-        name: its name in events, unique in this process.
-        process: its current process.
-        ready: whether the process has sent its first message and lives.
-        session: the workload that the process holds; it belongs to the sender of jobs.
-        knows_outputs: whether the process has the expected outputs; it belongs to the sender of jobs.
-        at_work: whether it has a job that is not answered; it belongs to the sender of jobs.
-        epoch: a number that grows whenever a process starts or drops its kernels.
+        name: Its name in events, unique in this process.
+        process: Its current process.
+        ready: Whether the process has sent its first message and lives.
+        session: The workload that the process holds; it belongs to the sender of jobs.
+        knows_outputs: Whether the process has the expected outputs; it belongs to the sender of jobs.
+        at_work: Whether it has a job that is not answered; it belongs to the sender of jobs.
+        epoch: A number that grows whenever a process starts or drops its kernels.
     """
 
     process: ChildProcess
@@ -42,12 +42,12 @@ class Worker:
         """Starts the process, without waiting for it.
 
         Args:
-            threads: the threads that a kernel may use.
-            memory: the most bytes of address space; 0 is no bound.
-            gpu: the number of the only GPU that the process sees.
+            threads: The threads that a kernel may use.
+            memory: The most bytes of address space; 0 is no bound.
+            gpu: The number of the only GPU that the process sees.
 
         Raises:
-            MeasureError: the process cannot be started.
+            MeasureError: The process cannot be started.
         """
         self.name = f"worker {next(_worker_numbers)}"
         self.epoch = 0
@@ -114,9 +114,9 @@ class WorkerPool:
     """Workers that outlive a workload, because the first one has to load TVM. A pool is for one thread at a time.
 
     Attributes:
-        threads: the threads that a kernel may use.
-        workers: the workers; as many candidates compile side by side.
-        restarts: how many processes were replaced.
+        threads: The threads that a kernel may use.
+        workers: The workers; as many candidates compile side by side.
+        restarts: How many processes were replaced.
     """
 
     def __init__(
@@ -125,15 +125,15 @@ class WorkerPool:
         """Starts the processes, without waiting for them.
 
         Args:
-            threads: the threads that a kernel may use.
-            workers: the number of workers; as many as usable cores by default.
-            memory: the most bytes of address space of each worker; by default 0.75 of the usable memory, and at least
+            threads: The threads that a kernel may use.
+            workers: The number of workers; as many as usable cores by default.
+            memory: The most bytes of address space of each worker; by default 0.75 of the usable memory, and at least
                 4 GiB, because threads and libraries reserve much more than they use; 0 for no bound.
-            gpu: the number of the only GPU that they see. There is then no bound on their memory, because CUDA
+            gpu: The number of the only GPU that they see. There is then no bound on their memory, because CUDA
                 reserves address space beyond any bound.
 
         Raises:
-            MeasureError: no worker can be started.
+            MeasureError: No worker can be started.
         """
         count = min(usable_cores(), _MAX_WORKERS) if workers is None else workers
         if count < 1:
@@ -170,7 +170,7 @@ class WorkerPool:
         """Takes the first message of a worker.
 
         Raises:
-            MeasureError: it is not `Ready`, because TVM cannot be loaded.
+            MeasureError: It is not `Ready`, because TVM cannot be loaded.
         """
         if not isinstance(message, Ready):
             worker.wait()

@@ -17,7 +17,7 @@ class Unreadable:
     """Bytes that are no message.
 
     Args:
-        reason: one line.
+        reason: One line.
     """
 
     reason: str

@@ -47,10 +47,10 @@ class ExecutionDevice(Protocol):
     """A device with its memory and its clock.
 
     Attributes:
-        in_process: whether kernels run in this process, on its cores. A kernel that fails leaves such a device as it
+        in_process: Whether kernels run in this process, on its cores. A kernel that fails leaves such a device as it
             was; any other device must then not be used again by this process.
-        on_cores: whether this machine's cores execute the kernels, so that other work on them slows kernels down.
-        fewest_executions: how many executions, back to back, tell how fast a kernel is. With fewer of them much of the
+        on_cores: Whether this machine's cores execute the kernels, so that other work on them slows kernels down.
+        fewest_executions: How many executions, back to back, tell how fast a kernel is. With fewer of them much of the
             time is that of launching the kernel.
     """
 
@@ -68,7 +68,7 @@ class ExecutionDevice(Protocol):
         """Tensors that kernels write to, and a view of each in this process.
 
         Args:
-            shapes: the shape and the dtype of each output.
+            shapes: The shape and the dtype of each output.
         """
 
     def view(self, tensor: Any) -> Array:
@@ -87,8 +87,8 @@ class ExecutionDevice(Protocol):
         """A call of the kernel.
 
         Args:
-            kernel: the kernel, as `load` returned it.
-            turns: lists of arguments. The first execution takes the first list, the next execution the next one.
+            kernel: The kernel, as `load` returned it.
+            turns: Lists of arguments. The first execution takes the first list, the next execution the next one.
         """
 
     def time_calls(self, call: Call, number: int) -> float:
@@ -224,8 +224,8 @@ class RemoteDevice(_EvaluatorDevice):
     """The CPU, or the first GPU, of the machine behind a runner (`machine/remote/rpc.py`).
 
     Args:
-        address: the runner's address, `host:port`.
-        gpu: whether kernels run on its first GPU.
+        address: The runner's address, `host:port`.
+        gpu: Whether kernels run on its first GPU.
     """
 
     def __init__(self, address: str, gpu: bool) -> None:
@@ -239,7 +239,7 @@ class RemoteDevice(_EvaluatorDevice):
         """The kernel on the other machine, which links what it is sent.
 
         Raises:
-            DeviceLost: the connection is broken.
+            DeviceLost: The connection is broken.
         """
         file = Path(self._scratch.name) / f"kernel{next(self._sent)}.tar"
         module.export_library(str(file), fcompile=tar.tar)
@@ -258,7 +258,7 @@ class RemoteDevice(_EvaluatorDevice):
         """Copies what was written to the views into the tensors.
 
         Raises:
-            DeviceLost: the connection is broken. Whoever has found it broken after this has lost it to the kernel.
+            DeviceLost: The connection is broken. Whoever has found it broken after this has lost it to the kernel.
         """
         self._reach()
         super().push(tensors, views)

@@ -27,7 +27,7 @@ class OpenClDevice:
     Before and after each output lies memory that no kernel may write to.
 
     Args:
-        target: the device.
+        target: The device.
     """
 
     in_process = False

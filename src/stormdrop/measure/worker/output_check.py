@@ -32,12 +32,12 @@ def difference(name: str, actual: Array, expected: Array, tolerance: float, tie:
     """Compares an output with the expected one.
 
     Args:
-        name: the output's name, for the text.
-        actual: what the kernel wrote.
-        expected: what is right. A NaN or an infinity that is expected must be there.
-        tolerance: the difference that is allowed, in units of max|expected| over the finite elements; with 0 the
+        name: The output's name, for the text.
+        actual: What the kernel wrote.
+        expected: What is right. A NaN or an infinity that is expected must be there.
+        tolerance: The difference that is allowed, in units of max|expected| over the finite elements; with 0 the
             outputs must be equal.
-        tie: what is right instead, where a value is near a tie of a rounding. What is between the two is right, too.
+        tie: What is right instead, where a value is near a tie of a rounding. What is between the two is right, too.
 
     Returns:
         One line about the largest difference; empty if all differences are allowed.
@@ -73,10 +73,10 @@ def excess(name: str, actual: Array, expected: Array, allowed: Array) -> str:
     """Compares an output with the expected one, if each element may differ by an amount of its own.
 
     Args:
-        name: the output's name, for the text.
-        actual: what the kernel wrote.
-        expected: what is right. All elements are finite.
-        allowed: the difference that is allowed, per element.
+        name: The output's name, for the text.
+        actual: What the kernel wrote.
+        expected: What is right. All elements are finite.
+        allowed: The difference that is allowed, per element.
 
     Returns:
         One line about the element that exceeds what is allowed most; empty if none does.

@@ -30,8 +30,8 @@ def copies_of(size: int, passing: int) -> int:
     """The copies of an array that kernels take in turns, so that some bytes pass before one is taken again.
 
     Args:
-        size: the bytes of the array. A small one has one copy only, because the time that it takes does not show.
-        passing: the bytes that are to pass.
+        size: The bytes of the array. A small one has one copy only, because the time that it takes does not show.
+        passing: The bytes that are to pass.
     """
     return max(1, -(-passing // size)) if is_large(size) else 1
 
@@ -46,15 +46,15 @@ class PreparedConstants:
     the caches since the last one. A small constant has one copy only, because the time that it takes does not show.
 
     Attributes:
-        passing_bytes: the bytes of constants that pass through the caches between two executions.
+        passing_bytes: The bytes of constants that pass through the caches between two executions.
     """
 
     def __init__(self, passing_bytes: int, tensor: Callable[[Array], Any]) -> None:
         """An empty cache.
 
         Args:
-            passing_bytes: the bytes of constants that pass through the caches between two executions.
-            tensor: copies an array to the device.
+            passing_bytes: The bytes of constants that pass through the caches between two executions.
+            tensor: Copies an array to the device.
         """
         self.passing_bytes = passing_bytes
         self._tensor = tensor
@@ -72,9 +72,9 @@ class PreparedConstants:
         """The equal tensors that a kernel takes in turns for one of its constants.
 
         Args:
-            transform: makes the constant from the input; None if the kernel takes the input as it is.
-            index: the input's position among the inputs of the workload.
-            array: the input.
+            transform: Makes the constant from the input; None if the kernel takes the input as it is.
+            index: The input's position among the inputs of the workload.
+            array: The input.
         """
         key = (index, None if transform is None else int(tvm_ffi.structural_hash(transform)))
         for other, tensors in self._entries.get(key, ()):

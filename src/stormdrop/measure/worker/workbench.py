@@ -46,7 +46,7 @@ class Workbench:
     """Builds and runs candidates of one workload inside a worker.
 
     Attributes:
-        spoiled: whether no kernel can run in this process any more, because one failed that leaves its device in an
+        spoiled: Whether no kernel can run in this process any more, because one failed that leaves its device in an
             unknown state.
     """
 
@@ -61,11 +61,11 @@ class Workbench:
         """A workbench without inputs and expected outputs; `take` brings them.
 
         Args:
-            workload: the function that candidates compute.
-            target: the machine that they are built for.
-            sketches: the sketches that may be applied, by name.
-            step: is called with the name of each phase before it begins.
-            passing: what passes through the caches between two executions, as in a model with other kernels.
+            workload: The function that candidates compute.
+            target: The machine that they are built for.
+            sketches: The sketches that may be applied, by name.
+            step: Is called with the name of each phase before it begins.
+            passing: What passes through the caches between two executions, as in a model with other kernels.
         """
         self.workload = workload
         self.target = target

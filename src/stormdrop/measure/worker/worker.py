@@ -24,8 +24,8 @@ def serve(connection: Connection, memory: int) -> None:
     """Serves jobs in a child process.
 
     Args:
-        connection: brings the jobs, and takes the answers.
-        memory: the most bytes of address space; 0 is no bound.
+        connection: Brings the jobs, and takes the answers.
+        memory: The most bytes of address space; 0 is no bound.
     """
     limit_memory(memory)
     hide_torch()

@@ -74,10 +74,13 @@ class CompiledModel:
         foreign: OnnxruntimeParts | None = None,
         threads: int | None = None,
     ) -> None:
-        """Make a program ready to run. The arguments that are not listed are attributes of the model.
+        """Makes a program ready to run.
 
         Args:
             program: The program.
+            metadata: What the model says about itself.
+            symbols: The index of the task of each kernel, by the kernel's name.
+            foreign: The parts that onnxruntime runs.
             threads: The most threads that one call uses; all usable cores by default.
 
         Raises:
@@ -105,7 +108,7 @@ class CompiledModel:
 
     @classmethod
     def load(cls, folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:
-        """Load a saved model. This runs code of the folder: load what you trust, or check its digest.
+        """Loads a saved model. This runs code of the folder: load what you trust, or check its digest.
 
         Loading needs no compiler and no `PATH`. It takes a second or more if the kernels are LLVM bitcode, which has
         to become machine code. A native model needs TVM's runtime library only (`TVM_USE_RUNTIME_LIB=1`, or a TVM
@@ -153,7 +156,7 @@ class CompiledModel:
         return loaded
 
     def save(self, folder: str | Path, native: bool = False) -> Path:
-        """Write the model to a folder, whole or not at all. An older model there is replaced, in one step.
+        """Writes the model to a folder, whole or not at all. An older model there is replaced, in one step.
 
         Whatever ends the process meanwhile, the folder is the older model or the new one. `digest` is then that of the
         folder.
@@ -219,7 +222,7 @@ class CompiledModel:
         return self._inputs.sizes
 
     def __call__(self, *arguments: NDArray[Any], **named: NDArray[Any]) -> Any:
-        """Run the model on inputs in order or by keyword; otherwise as `run`.
+        """Runs the model on inputs in order or by keyword; otherwise as `run`.
 
         Args:
             *arguments: The first inputs, in the order of `inputs`.
@@ -249,7 +252,7 @@ class CompiledModel:
         return results[0] if len(results) == 1 else results
 
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Run the model on inputs by name.
+        """Runs the model on inputs by name.
 
         A contiguous input is read in place; another one, and a read-only NumPy array, is copied first. An input that
         something else than a kernel reads is also copied if its memory does not begin at a multiple of 64 bytes
@@ -315,7 +318,7 @@ class CompiledModel:
         return Machine(make)
 
     def write_files(self, folder: Path, native: bool) -> str:
-        """Write the files into an empty folder, as a part of `save`. Returns their digest."""
+        """Writes the files into an empty folder, as a part of `save`. Returns their digest."""
         module, weights = self._program.module, self._program.weights
         kernels = list(module.imports)
         if any(code.kind != "llvm" for code in kernels):
@@ -356,7 +359,7 @@ class CompiledModel:
 
 
 def needs_linker() -> str:
-    """Find the compiler that links native models.
+    """Finds the compiler that links native models.
 
     Returns:
         Its path.

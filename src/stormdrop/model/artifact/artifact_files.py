@@ -43,7 +43,7 @@ def part_file(index: int) -> str:
 
 
 def check_free(path: Path) -> None:
-    """Check that a model can be saved in a folder without the loss of anything else.
+    """Checks that a model can be saved in a folder without the loss of anything else.
 
     Args:
         path: A path that does not exist, an empty folder, or a folder that holds nothing but an older model.
@@ -83,7 +83,7 @@ def save_folder(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Check that a model can be saved at a path, before the work whose result is saved there.
+    """Checks that a model can be saved at a path, before the work whose result is saved there.
 
     Args:
         path: Where the model will be saved. Its parent folders need not exist.
@@ -108,7 +108,7 @@ def check_writable(path: Path) -> None:
 
 @contextmanager
 def beside_older(path: Path) -> Iterator[Path]:
-    """Find where a model can be saved without the loss of an older one.
+    """Finds where a model can be saved without the loss of an older one.
 
     Args:
         path: Where a model that is to replace an older one would be saved.
@@ -144,7 +144,7 @@ def beside_older(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def open_files(path: Path) -> Iterator[dict[str, BinaryIO]]:
-    """Open the files of a saved model. All of them are of one generation, even if another process replaces the folder.
+    """Opens the files of a saved model. All of them are of one generation, even if another process replaces the folder.
 
     Args:
         path: The folder.
@@ -194,7 +194,7 @@ def unchanging(file: BinaryIO) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def private_copy(file: BinaryIO) -> Iterator[tuple[str, str]]:
-    """Copy a file to where other users cannot change it, so that what was checked is what is loaded.
+    """Copies a file to where other users cannot change it, so that what was checked is what is loaded.
 
     Args:
         file: The open file, which is read once.
@@ -216,7 +216,7 @@ def private_copy(file: BinaryIO) -> Iterator[tuple[str, str]]:
 
 
 def write_module(module: Any, kind: str, file: Path) -> None:
-    """Write a TVM module to a file by way of memory, so that a full disk is an error.
+    """Writes a TVM module to a file by way of memory, so that a full disk is an error.
 
     TVM's own writer ends the process or writes an incomplete file without an error if the disk is full.
 
@@ -258,7 +258,7 @@ def _unwritable(path: Path, error: OSError | ValueError) -> ArtifactError:
 
 
 def _open(path: Path, folder: int) -> BinaryIO | None:
-    """Open a regular file of a folder; None if there is none. Anything else might be endless, or never open."""
+    """Opens a regular file of a folder; None if there is none. Anything else might be endless, or never open."""
     try:
         descriptor = os.open(path.name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=folder)
     except FileNotFoundError:

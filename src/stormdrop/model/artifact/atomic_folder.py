@@ -24,7 +24,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's fcntl.h
 
 
 def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder whole or not at all.
+    """Writes a folder whole or not at all.
 
     The files are written into a temporary folder beside `path`, and reach the disk. Then the folder takes the place of
     the former one in one step. If several processes replace a folder, the last one that completes its own wins.
@@ -51,7 +51,7 @@ def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def recover(path: Path) -> None:
-    """Remove what killed saves of a folder have left. If one was killed between two renames, put the folder back.
+    """Removes what killed saves of a folder have left. If one was killed between two renames, puts the folder back.
 
     Args:
         path: The folder. Saves that are under way, and what another user has left, are not touched.
@@ -70,7 +70,7 @@ def find_folder(path: Path) -> Path:
 
 @contextmanager
 def probe(path: Path) -> Iterator[None]:
-    """Create what a save of `path` creates first, if the parent folder exists, and remove it.
+    """Creates what a save of `path` creates first, if the parent folder exists, and removes it.
 
     Raises:
         OSError: It cannot be created.
@@ -100,14 +100,14 @@ def _scratch(path: Path) -> Iterator[Path]:
 
 
 def _discard(scratch: Path, path: Path) -> None:
-    """Remove a temporary folder. If it holds the only generation of `path`, put that back before."""
+    """Removes a temporary folder. If it holds the only generation of `path`, puts that back before."""
     if (scratch / "old").exists():
         _rename(scratch / "old", path)
     remove_folder(scratch)  # if something stays, the next save tries again
 
 
 def _publish(new: Path, path: Path) -> None:
-    """Put the folder `new` in the place of `path`. The former folder is then beside `new`, or in its place."""
+    """Puts the folder `new` in the place of `path`. The former folder is then beside `new`, or in its place."""
     old = new.with_name("old")
     while not (_rename(new, path) or _exchange(new, path)):
         # Without an exchange there are two renames. Between them the former folder is where `recover` finds it.
@@ -117,7 +117,7 @@ def _publish(new: Path, path: Path) -> None:
 
 
 def _rename(source: Path, target: Path) -> bool:
-    """Rename a folder. False if the target is a folder with files."""
+    """Renames a folder. False if the target is a folder with files."""
     try:
         os.rename(source, target)  # noqa: PTH104
     except OSError as error:
@@ -128,7 +128,7 @@ def _rename(source: Path, target: Path) -> bool:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step. False if the system or the file system cannot."""
+    """Exchanges two folders in one step. False if the system or the file system cannot."""
     renameat2 = _renameat2()
     if renameat2 is None:
         return False
@@ -143,7 +143,7 @@ def _renameat2() -> Any | None:
 
 
 def _sync(path: Path) -> None:
-    """Write a file or a folder to the disk."""
+    """Writes a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

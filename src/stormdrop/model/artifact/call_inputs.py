@@ -180,7 +180,7 @@ class CallInputs:
 
 
 def aligned(value: NDArray[Any]) -> NDArray[Any]:
-    """Copy an array into memory that a model reads in place: contiguous, beginning at a multiple of 64 bytes."""
+    """Copies an array into memory that a model reads in place: contiguous, beginning at a multiple of 64 bytes."""
     memory = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
     begin = -memory.ctypes.data % _ALIGNMENT
     copied = memory[begin : begin + value.nbytes].view(value.dtype).reshape(value.shape)

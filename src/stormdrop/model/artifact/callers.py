@@ -101,7 +101,7 @@ def runs_kernels() -> bool:
 
 
 def run_elsewhere(function: Callable[[], T]) -> T:
-    """Run a function in an executor.
+    """Runs a function in an executor.
 
     Args:
         function: The function, which calls kernels.

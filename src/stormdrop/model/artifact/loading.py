@@ -27,7 +27,7 @@ from .program import Program, read_weights
 def load_program(
     path: Path, digest: str | None = None, here: bool = True
 ) -> tuple[Program, Metadata, str, OnnxruntimeParts]:
-    """Load the program of a saved model.
+    """Loads the program of a saved model.
 
     Args:
         path: The folder.
@@ -118,7 +118,7 @@ def _check_runs_here(path: Path, metadata: Metadata, kernels: str) -> None:
 
 
 def _generate_code(modules: Sequence[Any]) -> None:
-    """Make machine code of LLVM's, each module in a thread."""
+    """Makes machine code of LLVM's, each module in a thread."""
 
     def generate(module: Any) -> None:
         with contextlib.suppress(AttributeError):
@@ -144,7 +144,7 @@ _STDERR = threading.RLock()
 
 @contextlib.contextmanager
 def without_scope_warnings() -> Iterator[None]:
-    """Drop the warning "Scope ..." that TVM writes to file descriptor 2 for every constant; pass all else on.
+    """Drops the warning "Scope ..." that TVM writes to file descriptor 2 for every constant; passes all else on.
 
     One thread at a time does this; others wait.
     """
@@ -160,7 +160,7 @@ def without_scope_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept_from(stderr: int) -> Iterator[None]:
-    """Collect what is written to file descriptor 2; pass it on to this one without the warning, and close this one."""
+    """Collects what is written to file descriptor 2; passes it on to this one without the warning, and closes this."""
     with tempfile.TemporaryFile() as sink:
         os.dup2(sink.fileno(), 2)
         try:

@@ -83,7 +83,7 @@ class Machines:
         self._idle = [create()]
 
     def call(self, threads: int, function: Callable[[Machine], T]) -> T:
-        """Call a function with a machine and a share of the cores.
+        """Calls a function with a machine and a share of the cores.
 
         Args:
             threads: The most threads that the call may use.
@@ -174,7 +174,7 @@ def _shares() -> CoreShares:
 
 
 def _use_threads(count: int) -> None:
-    """Let kernels that this thread calls use some threads of its pool, including itself."""
+    """Lets kernels that this thread calls use some threads of its pool, including itself."""
     if getattr(_this_thread, "count", None) != count:
         _configure_pool()(_ALL_CORES, count)
         _this_thread.count = count

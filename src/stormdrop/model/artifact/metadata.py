@@ -253,7 +253,7 @@ class Metadata:
         return f"has no size {wanted}; its sizes are {'; '.join(sizes_in_words(self.sizes))}{fewer}"
 
     def to_json(self, checksums: Mapping[str, str]) -> str:
-        """Write the text of `metadata.json`. Its digest is in it, and covers the other files by their checksums.
+        """Writes the text of `metadata.json`. Its digest is in it, and covers the other files by their checksums.
 
         Args:
             checksums: The SHA-256 of each other file, by file name.
@@ -272,7 +272,7 @@ class Metadata:
 
     @classmethod
     def from_json(cls, data: bytes) -> tuple[Metadata, dict[str, str], str]:
-        """Read the content of `metadata.json`.
+        """Reads the content of `metadata.json`.
 
         Returns:
             The metadata, the checksums by file name, and the digest.

@@ -99,7 +99,7 @@ class OnnxruntimeParts:
     def choose_threads(
         self, name: str, threads: int, keep_denormals: bool, within: float = CHOOSING
     ) -> dict[int, float]:
-        """Find out which parts are faster with one thread, on their `examples`. The caller keeps the machine idle.
+        """Finds out which parts are faster with one thread, on their `examples`. The caller keeps the machine idle.
 
         Args:
             name: The name of the model, for messages.
@@ -333,7 +333,7 @@ class PartSession:
             raise self._refused(error) from error
 
     def _refused(self, error: Exception) -> ModelError:
-        """onnxruntime's exceptions have no base class of their own, and a program of users knows none of them."""
+        """What onnxruntime has raised: its exceptions have no base class, and a program of users knows none of them."""
         return ModelError(f"{self._title} does not take its inputs: {one_line(error)}")
 
 
@@ -420,7 +420,7 @@ _registered = 0
 
 
 def _register(count: int) -> None:
-    """Make the packed functions of the first `count` parts known to TVM."""
+    """Makes the packed functions of the first `count` parts known to TVM."""
     global _registered
     for index in range(_registered, count):
         tvm_ffi.register_global_func(f"{FUNCTION}{index}", _function(index), override=True)
@@ -437,7 +437,7 @@ def _function(index: int) -> Callable[..., Any]:
 
 
 def _call(session: PartSession, tensors: Sequence[Any]) -> Any:
-    """Run a part on TVM's tensors: its inputs, and its outputs, if the program has memory for them."""
+    """Runs a part on TVM's tensors: its inputs, and its outputs, if the program has memory for them."""
     arrays = [np.from_dlpack(tensor) for tensor in tensors]
     inputs, outputs = arrays[: len(session.inputs)], arrays[len(session.inputs) :]
     if outputs:

@@ -51,7 +51,7 @@ class Program:
 
 
 def write_weights(weights: Sequence[Iterable[Any]], file: Path) -> tuple[tuple[Weight, ...], ...]:
-    """Write the weights of a program to a file.
+    """Writes the weights of a program to a file.
 
     Args:
         weights: The weights of each size.
@@ -73,7 +73,7 @@ def write_weights(weights: Sequence[Iterable[Any]], file: Path) -> tuple[tuple[W
 
 
 def read_weights(weights: Iterable[Iterable[Weight]], file: Path) -> tuple[tuple[Any, ...], ...]:
-    """Map the weights of a program.
+    """Maps the weights of a program.
 
     Args:
         weights: What the metadata says of them.

@@ -173,9 +173,9 @@ class TaskSchedules:
         """The schedule of a choice, which is made at the first call.
 
         Args:
-            choice: the sketch and its configuration.
-            where: the slice of a wider output that the kernel writes.
-            target: another target than that of the tuning.
+            choice: The sketch and its configuration.
+            where: The slice of a wider output that the kernel writes.
+            target: Another target than that of the tuning.
         """
         name, config = choice
         key = repr((name, sorted(config.items()), where, target is not None and target.keep_denormals))

@@ -66,7 +66,7 @@ def build(
     library: KernelLibrary | None = None,
     create: CreateModel = CompiledModel,
 ) -> CompiledModel:
-    """Compile a graph with the variants that were chosen for its tasks, for all of its sizes.
+    """Compiles a graph with the variants that were chosen for its tasks, for all of its sizes.
 
     Args:
         graph: The model as kernel calls.
@@ -144,7 +144,7 @@ def apply_variants(
     library: KernelLibrary | None = None,
     transformed: Transformed | None = None,
 ) -> tuple[tvm.IRModule, tuple[FallbackReport, ...], dict[str, int]]:
-    """Put the variants into a graph, and transform each constant as its kernel expects it.
+    """Puts the variants into a graph, and transforms each constant as its kernel expects it.
 
     Args:
         graph: The model as kernel calls, at one size. Its other sizes are left alone.

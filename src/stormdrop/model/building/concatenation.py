@@ -41,7 +41,7 @@ class Concatenation:
 def find_concatenations(
     mod: tvm.IRModule, tasks: Mapping[str, Task], can_place: Callable[[Task], bool]
 ) -> list[Concatenation]:
-    """List the concatenations along the last axis whose inputs are all outputs of kernels that nothing else reads.
+    """Lists the concatenations along the last axis whose inputs are all outputs of kernels that nothing else reads.
 
     Args:
         mod: A graph's module.

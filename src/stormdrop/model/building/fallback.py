@@ -39,7 +39,7 @@ class Fallback:
 
 
 def schedule_fallback(function: tirx.PrimFunc, lanes: int = 16) -> Fallback:
-    """Schedule any function for a CPU. Blocks that cannot be scheduled stay plain.
+    """Schedules any function for a CPU. Blocks that cannot be scheduled stay plain.
 
     Args:
         function: The function; it is not changed.
@@ -89,7 +89,7 @@ def _extent(schedule: Schedule, loop: Any) -> int | None:
 
 
 def _inline(schedule: Schedule, name: str) -> None:
-    """Inline a block if neither it nor a consumer has a reduction, in which its work would be repeated."""
+    """Inlines a block if neither it nor a consumer has a reduction, in which its work would be repeated."""
     block = schedule.get_sblock(name)
     consumers = schedule.get_consumers(block)
     spatial = all(set(_kinds(schedule, member)) <= {tirx.IterVar.DataPar} for member in (block, *consumers))
@@ -98,7 +98,7 @@ def _inline(schedule: Schedule, name: str) -> None:
 
 
 def _tile(schedule: Schedule, name: str, lanes: int) -> tuple[bool, bool]:
-    """Make the outer spatial loops parallel and vectorise the last one; says whether each of the two was possible."""
+    """Makes the outer spatial loops parallel and vectorises the last one; says whether each of the two was possible."""
     block = schedule.get_sblock(name)
     loops = schedule.get_loops(block)
     kinds = _kinds(schedule, block)

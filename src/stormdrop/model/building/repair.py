@@ -66,7 +66,7 @@ def verified_or_repaired(
     verify: Callable[[CompiledModel, Mapping[int, Choice]], Fault | None],
     say: Callable[[str], None],
 ) -> Verified:
-    """Verify a model, and replace schedules until it is right.
+    """Verifies a model, and replaces schedules until it is right.
 
     Args:
         graph: The model as it was imported.

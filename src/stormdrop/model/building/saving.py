@@ -48,7 +48,7 @@ class Verifier:
         self.artifact: Path | None = None
 
     def __call__(self, model: CompiledModel, combination: Mapping[int, Choice]) -> Fault | None:
-        """Verify the model of a combination, and save it if it is right; what is wrong with it otherwise."""
+        """Verifies the model of a combination, and saves it if it is right; what is wrong with it otherwise."""
 
         def found(loaded: CompiledModel) -> dict[str, Any]:
             self._check(loaded)
@@ -69,7 +69,7 @@ class Verifier:
         return None
 
     def _check(self, model: CompiledModel) -> None:
-        """Verify a model at each size."""
+        """Verifies a model at each size."""
         self.by_size = [reference.check(model) for reference in self._references]
         faults = [each.fault for each in self.by_size if each.fault is not None]
         if len(self.by_size) == 1 or not faults:
@@ -88,7 +88,7 @@ class _Wrong(Exception):
 def save_verified(
     model: CompiledModel, folder: str | Path, native: bool, verified: Callable[[CompiledModel], Mapping[str, Any]]
 ) -> Path:
-    """Write a model to a folder, whole and right, or not at all.
+    """Writes a model to a folder, whole and right, or not at all.
 
     Args:
         model: The model. It gets the new metadata.

@@ -19,12 +19,12 @@ class TunedTask:
     """A task and what its tuning brought.
 
     Attributes:
-        task: the task.
-        kernel: the task with its workload and sketches. None if no sketch takes its function, if it cannot be
+        task: The task.
+        kernel: The task with its workload and sketches. None if no sketch takes its function, if it cannot be
             measured, or if none of its candidates worked: it gets a plain schedule.
-        result: the result. None if nothing was left for it, or if Ctrl-C came before its turn: it gets the default
+        result: The result. None if nothing was left for it, or if Ctrl-C came before its turn: it gets the default
             schedule.
-        reason: says which of these it was, in one line.
+        reason: Says which of these it was, in one line.
     """
 
     task: Task
@@ -60,10 +60,10 @@ class TunedTasks:
     """The tasks of a model after their tuning.
 
     Attributes:
-        tasks: all tasks of the graph, in its order.
-        interrupted: whether Ctrl-C ended the tuning.
+        tasks: All tasks of the graph, in its order.
+        interrupted: Whether Ctrl-C ended the tuning.
         curve: (seconds of tuning, summed seconds of the kernels that were measured) from the end of the first round on.
-        records_seconds: wall seconds until it was known what the records say of all tasks.
+        records_seconds: Wall seconds until it was known what the records say of all tasks.
     """
 
     tasks: Sequence[TunedTask]

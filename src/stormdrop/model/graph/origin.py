@@ -32,7 +32,7 @@ class Origin(Protocol):
         ...
 
     def outputs(self, feeds: Sequence[Feeds], names: Sequence[str]) -> tuple[list[Outputs], str]:
-        """Run the model as its other runtime does.
+        """Runs the model as its other runtime does.
 
         Args:
             feeds: The inputs by name, for each run. The runtime may leave out all runs but the first if it is slow.

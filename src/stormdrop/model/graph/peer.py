@@ -30,7 +30,7 @@ Outputs = dict[str, NDArray[Any]]
 
 
 def before_saturation(model: onnx.ModelProto) -> dict[str, str]:
-    """Find what the last function of an output takes, if that function saturates.
+    """Finds what the last function of an output takes, if that function saturates.
 
     A softmax turns an error of 1e-6 in logits of 1000 into one of 1e-3, and hides one of 10 where it has saturated.
 
@@ -55,7 +55,7 @@ def peer_outputs(
     optimised: bool = True,
     weights: Mapping[str, NDArray[Any]] | None = None,
 ) -> tuple[list[Outputs], str]:
-    """Run an ONNX model with onnxruntime if it is installed, else with onnx itself.
+    """Runs an ONNX model with onnxruntime if it is installed, else with onnx itself.
 
     Args:
         source: The model.

@@ -29,7 +29,7 @@ Model: TypeAlias = Any
 def import_model(
     model: Model, shapes: GivenShapes | None = None, example_inputs: Any = None, values: Values | None = None
 ) -> Graph:
-    """Import a model.
+    """Imports a model.
 
     Args:
         model: The model.

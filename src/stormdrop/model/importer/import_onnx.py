@@ -64,7 +64,7 @@ def load_graph(
     name: str | None = None,
     weights: Path | None = None,
 ) -> Graph:
-    """Import an ONNX model in this process, without any bound: for files that are trusted. See `isolated`.
+    """Imports an ONNX model in this process, without any bound: for files that are trusted. See `isolated`.
 
     The arguments are those of `read_source`. The file `weights` has to stay as long as the graph's source is used.
 
@@ -83,7 +83,7 @@ def load_graph(
 def graph_of(
     mod: tvm.IRModule, name: str, inputs: tuple[TensorInfo, ...], outputs: tuple[str, ...], source: Origin
 ) -> Graph:
-    """Make a graph of a Relax module that another importer made.
+    """Makes a graph of a Relax module that another importer made.
 
     Args:
         mod: Its function `main` computes the model; its weights are constants.
@@ -120,7 +120,7 @@ def _converted(read: OnnxGraph) -> tvm.IRModule:
 
 
 def _check_static(mod: tvm.IRModule, read: OnnxGraph) -> None:
-    """Raise `NotNative` for an output that is no tensor, or of a wrong type, and for a shape that is not fixed."""
+    """Raises `NotNative` for an output that is no tensor, or of a wrong type, and for a shape that is not fixed."""
     result = mod["main"].ret_ty
     kinds = list(result.fields) if isinstance(result, relax.TupleType) else [result]
     if len(kinds) != len(read.outputs) or not all(isinstance(kind, relax.TensorType) for kind in kinds):
@@ -158,7 +158,7 @@ def _imported(read: OnnxGraph) -> tvm.IRModule:
 
 
 def _check_sizes(mod: tvm.IRModule, name: str) -> None:
-    """Raise `ModelError` for the first tensor that is larger than the memory: folding would compute some of them."""
+    """Raises `ModelError` for the first tensor that is larger than the memory: folding would compute some of them."""
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
             shape = static_shape(binding.var.ty)

@@ -85,7 +85,7 @@ class _Imported:
 def import_graph(
     model: str | Path | onnx.ModelProto, shapes: GivenShapes | None = None, values: Values | None = None
 ) -> Graph:
-    """Import an ONNX model in a child process with bounds on memory and time.
+    """Imports an ONNX model in a child process with bounds on memory and time.
 
     Args:
         model: The path of an ONNX file, or a model in memory.

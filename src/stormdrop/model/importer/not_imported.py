@@ -10,7 +10,7 @@ from ..onnx.nodes import attribute_of
 
 
 def refusal_reason(node: onnx.NodeProto) -> str | None:
-    """Say why a node is not taken, in the words that follow its description.
+    """Says why a node is not taken, in the words that follow its description.
 
     Args:
         node: A node whose operator the importer knows.

@@ -60,7 +60,7 @@ def load_onnx(
     name: str | None = None,
     weights: Path | None = None,
 ) -> OnnxGraph:
-    """Read, check and clean an ONNX model. The arguments are those of `read_source`.
+    """Reads, checks and cleans an ONNX model. The arguments are those of `read_source`.
 
     Raises:
         ModelError: The file cannot be read, or a shape is open or wrong.
@@ -118,7 +118,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _check_order(model: onnx.ModelProto, name: str) -> None:
-    """Raise `ModelError` for the first node that reads what no node before it computes, as in a cycle."""
+    """Raises `ModelError` for the first node that reads what no node before it computes, as in a cycle."""
     known = {"", *(value.name for value in (*model.graph.input, *model.graph.initializer))}
     for node in model.graph.node:
         for value in node.input:
@@ -134,7 +134,7 @@ def _check_order(model: onnx.ModelProto, name: str) -> None:
 
 
 def _check_sizes(model: onnx.ModelProto, name: str) -> None:
-    """Raise `ModelError` for the first tensor that is larger than the memory, as far as its shape is known here."""
+    """Raises `ModelError` for the first tensor that is larger than the memory, as far as its shape is known here."""
     producers = {output: node for node in model.graph.node for output in node.output}
     for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]

@@ -60,7 +60,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def import_with_parts(read: OnnxGraph, convert: Convert) -> tuple[tvm.IRModule, OnnxruntimeParts, Shapes]:
-    """Translate a model, with calls of onnxruntime parts where it has to be.
+    """Translates a model, with calls of onnxruntime parts where it has to be.
 
     Args:
         read: The model.
@@ -195,7 +195,7 @@ class _Candidates:
         return replace(self._read, cleaned=native), OnnxruntimeParts(reports, models)
 
     def learn(self, failure: NotNative, convert: Convert) -> bool:
-        """Note which native nodes are at fault. False if none is found."""
+        """Notes which native nodes are at fault. False if none is found."""
         before = len(self._reasons)
         if failure.node is not None:
             outputs = list(failure.node.output)
@@ -208,7 +208,7 @@ class _Candidates:
         return len(self._reasons) > before
 
     def _note_equal(self, position: int, message: str) -> None:
-        """Note a node that fails, and all others with the same operator, attributes and types."""
+        """Notes a node that fails, and all others with the same operator, attributes and types."""
         signature = self._signature(position)
         for other in range(len(self._wiring.nodes)):
             if other not in self._reasons and not self._is_constant(other) and self._signature(other) == signature:

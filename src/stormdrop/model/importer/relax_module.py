@@ -29,7 +29,7 @@ _KEEPS_ALL = ("astype", "broadcast_to", "expand_dims", "flatten", "permute_dims"
 
 
 def import_relax(mod: tvm.IRModule, shapes: Shapes | None = None) -> Graph:
-    """Import a Relax module, which is not changed.
+    """Imports a Relax module, which is not changed.
 
     Its inputs are the parameters of `main`, by their names. Its outputs are called "output", or "output_0" and so on.
 
@@ -96,7 +96,7 @@ def simplified(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int | tuple[int, int]]:
-    """Find the inputs all of whose elements index a constant table, as words do a vocabulary, and those that divide.
+    """Finds the inputs all of whose elements index a constant table, as words do a vocabulary, and those that divide.
 
     Args:
         mod: The module; its tables are constants.

@@ -21,7 +21,7 @@ from ..graph.renaming import renamed
 
 
 def together(graphs: Sequence[Graph]) -> Graph:
-    """Make one graph of several sizes of a model.
+    """Makes one graph of several sizes of a model.
 
     Args:
         graphs: The model at each size, the main size first.

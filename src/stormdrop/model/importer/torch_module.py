@@ -37,7 +37,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def import_torch(model: Any, example_inputs: Any = None, shapes: Shapes | None = None) -> Graph:
-    """Import a torch module or an exported program.
+    """Imports a torch module or an exported program.
 
     Args:
         model: A `torch.nn.Module`, imported as it is for inference, or a `torch.export.ExportedProgram`.
@@ -207,7 +207,7 @@ def _by_onnx(name: str, program: Any, origin: TorchOrigin) -> Graph:
 
 
 def _refuse_mutation(name: str, program: Any) -> None:
-    """Raise `ModelError` if the model keeps something from one call to the next, or changes its inputs."""
+    """Raises `ModelError` if the model keeps something from one call to the next, or changes its inputs."""
     for spec in program.graph_signature.output_specs:
         if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
             what = "buffer" if spec.kind is OutputKind.BUFFER_MUTATION else "input"
@@ -215,7 +215,7 @@ def _refuse_mutation(name: str, program: Any) -> None:
 
 
 def _refuse_types(name: str, program: Any) -> None:
-    """Raise `ModelError` if an input or a weight has a type that NumPy lacks: the model could not be verified."""
+    """Raises `ModelError` if an input or a weight has a type that NumPy lacks: the model could not be verified."""
     for node in program.graph.nodes:
         dtype = getattr(node.meta.get("val"), "dtype", None)
         if node.op == "placeholder" and dtype in (torch.bfloat16, torch.complex32):

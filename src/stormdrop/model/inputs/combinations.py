@@ -31,7 +31,7 @@ MOST_SIZES = 64
 
 
 def all_shapes(given: GivenShapes | None, names: Callable[[], Names], model: str) -> list[Shapes]:
-    """List the shapes of the inputs for each size.
+    """Lists the shapes of the inputs for each size.
 
     Args:
         given: What the user gives.
@@ -80,7 +80,7 @@ def all_shapes(given: GivenShapes | None, names: Callable[[], Names], model: str
 
 
 def _check(shape: object, where: str) -> None:
-    """Raise `ModelError` unless a shape consists of whole numbers, and of lists in the place of some."""
+    """Raises `ModelError` unless a shape consists of whole numbers, and of lists in the place of some."""
     if isinstance(shape, str) or not isinstance(shape, Iterable):
         raise ModelError(f"{where} is {shown(repr(shape))}; give a tuple of sizes, as in (1, 3, 224, 224)")
     for size in shape:

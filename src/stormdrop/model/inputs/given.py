@@ -25,7 +25,7 @@ _OPEN = 0
 
 
 def split(inputs: Mapping[str, tuple[Sequence[int], str]], data: Data) -> list[dict[str, NDArray[Any]]]:
-    """Take the samples of a model's inputs apart.
+    """Takes the samples of a model's inputs apart.
 
     Args:
         inputs: The shape and the type of each input of the model, by name; a size of 0 is open, which on the first axis

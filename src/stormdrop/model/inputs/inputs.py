@@ -36,7 +36,7 @@ _LISTED = 5  # open dimensions that a message names, at most
 
 
 def fill_shapes(model: onnx.ModelProto, shapes: Shapes, name: str) -> None:
-    """Write the sizes into the inputs of a model's graph.
+    """Writes the sizes into the inputs of a model's graph.
 
     Args:
         model: The model; it is changed.
@@ -65,7 +65,7 @@ def fill_shapes(model: onnx.ModelProto, shapes: Shapes, name: str) -> None:
 
 
 def fix_values(model: onnx.ModelProto, values: Values, name: str) -> None:
-    """Make inputs constants.
+    """Makes inputs constants.
 
     Args:
         model: The model; it is changed.
@@ -91,7 +91,7 @@ def dimension_names(model: onnx.ModelProto) -> dict[str, list[str | None]]:
 
 
 def drop_unused_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Remove the inputs and the initializers that a graph does not use.
+    """Removes the inputs and the initializers that a graph does not use.
 
     Args:
         model: The model; it is changed.
@@ -110,7 +110,7 @@ def drop_unused_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def fix_empty_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Make the inputs that have no elements constants: their value is known, and no kernel can take them.
+    """Makes the inputs that have no elements constants: their value is known, and no kernel can take them.
 
     Args:
         model: The model, whose inputs have sizes; it is changed.
@@ -125,7 +125,7 @@ def fix_empty_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _fix(model: onnx.ModelProto, value: onnx.ValueInfoProto, array: NDArray[Any]) -> None:
-    """Put a constant in the place of an input."""
+    """Puts a constant in the place of an input."""
     model.graph.initializer.append(numpy_helper.from_array(array, value.name))
     model.graph.input.remove(value)
     model.ir_version = max(model.ir_version, _INITIALIZERS_ARE_NO_INPUTS)
@@ -191,7 +191,7 @@ def _used_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def _give(value: onnx.ValueInfoProto, shape: Sequence[int], sizes: _NamedSizes, name: str) -> None:
-    """Write a shape that the user gives into an input."""
+    """Writes a shape that the user gives into an input."""
     if not value.type.HasField("tensor_type"):
         return  # only an input that the graph uses must be a tensor
     tensor = value.type.tensor_type
@@ -211,7 +211,7 @@ def _give(value: onnx.ValueInfoProto, shape: Sequence[int], sizes: _NamedSizes, 
 
 
 def _fill_named(value: onnx.ValueInfoProto, sizes: _NamedSizes) -> None:
-    """Write the sizes that are known by name into an input."""
+    """Writes the sizes that are known by name into an input."""
     for dim in value.type.tensor_type.shape.dim:
         if dim.dim_param in sizes.known:
             dim.dim_value = sizes.known[dim.dim_param]
@@ -226,7 +226,7 @@ class _NamedSizes:
         self.known: dict[str, int] = {}
 
     def give(self, symbol: str, size: int, where: str) -> None:
-        """Note a size. Raises `ModelError` if the same name has another one already."""
+        """Notes a size. Raises `ModelError` if the same name has another one already."""
         if self.known.setdefault(symbol, size) != size:
             raise ModelError(
                 f"{self._model}: {where} and {self._origin[symbol]} are both {shown(symbol)!r}, so they must be equal, "
@@ -247,7 +247,7 @@ class _Missing:
         return bool(self.examples)
 
     def look(self, value: onnx.ValueInfoProto) -> None:
-        """Note what is open in an input."""
+        """Notes what is open in an input."""
         key, tensor = shown(value.name), value.type.tensor_type
         if not tensor.HasField("shape"):
             self.others.append(f"the rank of input {key!r}")
@@ -282,7 +282,7 @@ def _is_open(dim: onnx.TensorShapeProto.Dimension) -> bool:
 
 
 def _open_nameless(graph: onnx.GraphProto) -> None:
-    """Empty the dimensions that are written as -1 or "?": shape inference takes these for a size and for one name."""
+    """Empties the dimensions that are written as -1 or "?": shape inference takes these for a size and for one name."""
     for value in (*graph.input, *graph.output, *graph.value_info):
         for dim in value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ():
             if dim.dim_value < 0 or (dim.dim_param and not any(map(str.isalnum, dim.dim_param))):

@@ -41,7 +41,7 @@ class Sample:
 
 
 def samples(inputs: Sequence[TensorInfo], ranges: Ranges, seed: int = 0, given: Sequence[Feeds] = ()) -> list[Sample]:
-    """Make inputs of different scales: a wrong kernel may be right for one of them, where another function saturates.
+    """Makes inputs of different scales: a wrong kernel may be right for one of them, where another function saturates.
 
     Args:
         inputs: The inputs of the model.
@@ -78,7 +78,7 @@ def samples(inputs: Sequence[TensorInfo], ranges: Ranges, seed: int = 0, given: 
 def feeds_in_turn(
     inputs: Sequence[TensorInfo], ranges: Ranges, seed: int, count: int, given: Sequence[Feeds] = ()
 ) -> list[Feeds]:
-    """Make inputs of one kind: those that the user gives, in turn, and standard normal values for the others.
+    """Makes inputs of one kind: those that the user gives, in turn, and standard normal values for the others.
 
     Args:
         inputs: The inputs of the model.
@@ -94,7 +94,7 @@ def feeds_in_turn(
 
 
 def random_feeds(inputs: Sequence[TensorInfo], seed: int = 0, ranges: Ranges | None = None) -> dict[str, NDArray[Any]]:
-    """Make inputs for a model: standard normal values, and integers that the model takes.
+    """Makes inputs for a model: standard normal values, and integers that the model takes.
 
     Args:
         inputs: The inputs of the model.

@@ -48,7 +48,7 @@ def is_contributed(node: onnx.NodeProto, *operators: str) -> bool:
 
 @contextmanager
 def known_shapes(model: onnx.ModelProto) -> Iterator[None]:
-    """Let onnx infer the shapes of the model's nodes that have these operators.
+    """Lets onnx infer the shapes of the model's nodes that have these operators.
 
     Args:
         model: The model. If it has no such node, nothing happens.

@@ -61,7 +61,7 @@ _PASSES_ON = (
 
 
 def refuse_deciding_inputs(model: onnx.ModelProto, name: str) -> None:
-    """Raise `ModelError` for the first input whose value decides a shape.
+    """Raises `ModelError` for the first input whose value decides a shape.
 
     Shapes that depend on data, as that of a NonZero, are something else: onnxruntime runs what makes them.
 

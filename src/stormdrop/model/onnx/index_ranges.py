@@ -42,7 +42,7 @@ _OVER_TIME = {
 
 
 def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
-    """Find what a model says of the values of its inputs.
+    """Finds what a model says of the values of its inputs.
 
     All elements of an integer input may index a table of known length, as words do a vocabulary. A comparison with each
     of 0, 1, 2 and so on also makes indices of its elements: this is how some exporters write `OneHot`. An input of one

@@ -89,7 +89,7 @@ class Wiring:
 
 
 def divide(wiring: Wiring, foreign: set[int], may_cross: Callable[[str], bool]) -> Iterator[int | Segment]:
-    """Divide a graph.
+    """Divides a graph.
 
     Args:
         wiring: The graph.

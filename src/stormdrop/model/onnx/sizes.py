@@ -25,7 +25,7 @@ def too_large(shape: Sequence[int]) -> str:
 
 
 def check_weights(size: int, name: str) -> None:
-    """Raise `ModelError` if a model has more weights than this machine can compile.
+    """Raises `ModelError` if a model has more weights than this machine can compile.
 
     Args:
         size: The bytes of its weights.

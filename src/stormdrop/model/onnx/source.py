@@ -52,7 +52,7 @@ def read_source(
     name: str | None = None,
     weights: Path | None = None,
 ) -> Source:
-    """Read an ONNX model and fill in the sizes of its inputs. Its large weights stay in their files; see `weights`.
+    """Reads an ONNX model and fills in the sizes of its inputs. Its large weights stay in their files; see `weights`.
 
     Args:
         model: The path of an ONNX file, or a model in memory, which is not changed.
@@ -84,7 +84,7 @@ def read_source(
 
 
 def shapes_of_sizes(path: Path, shapes: GivenShapes, name: str) -> list[Shapes]:
-    """List the shapes of the inputs of an ONNX model for each size that it is compiled for.
+    """Lists the shapes of the inputs of an ONNX model for each size that it is compiled for.
 
     Args:
         path: The path of an ONNX file.
@@ -104,7 +104,7 @@ def described(node: onnx.NodeProto) -> str:
 
 
 def read_model(path: Path) -> onnx.ModelProto:
-    """Read an ONNX file. Raises `ModelError`, with one line, if it cannot be read.
+    """Reads an ONNX file. Raises `ModelError`, with one line, if it cannot be read.
 
     Of the weights that stand in other files the large ones stay there; see `weights`.
     """
@@ -176,7 +176,7 @@ def _in_order(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check_graph(graph: onnx.GraphProto, name: str) -> None:
-    """Raise `ModelError` for what other readers of a model pass over, or understand differently."""
+    """Raises `ModelError` for what other readers of a model pass over, or understand differently."""
     if not graph.output:
         raise ModelError(f"{name}: has no outputs")
     for kind, names in (
@@ -203,7 +203,7 @@ def _check_graph(graph: onnx.GraphProto, name: str) -> None:
 
 
 def refuse_external_data(model: onnx.ModelProto, name: str) -> None:
-    """Raise `ModelError` if a tensor's data is not in the model itself: whoever reads it then chooses the folder."""
+    """Raises `ModelError` if a tensor's data is not in the model itself: whoever reads it then chooses the folder."""
     for tensor in _external_tensors(model):
         raise ModelError(
             f"{name}: tensor {shown(tensor.name)!r} has its data in a file, which was not loaded with it; give the "
@@ -212,7 +212,7 @@ def refuse_external_data(model: onnx.ModelProto, name: str) -> None:
 
 
 def _check_location(tensor: onnx.TensorProto, path: Path) -> None:
-    """Raise `ModelError` unless the data of a tensor stands in a regular file inside the folder of the model."""
+    """Raises `ModelError` unless the data of a tensor stands in a regular file inside the folder of the model."""
     locations = [entry.value for entry in tensor.external_data if entry.key == "location"]
     location = locations[0] if len(locations) == 1 else ""  # readers differ in which of several they take
     whose = f"{path}: the data of tensor {shown(tensor.name)!r} is in {', '.join(map(shown, locations))!r}"

@@ -27,7 +27,7 @@ _TRAINING_MODE = 14
 
 
 def refuse_training(model: onnx.ModelProto, name: str) -> None:
-    """Raise an error for the first node whose results differ from run to run.
+    """Raises an error for the first node whose results differ from run to run.
 
     Args:
         model: A model, without the nodes that its outputs do not need and with its constants folded.

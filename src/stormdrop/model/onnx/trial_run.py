@@ -66,7 +66,7 @@ class ValueType:
 
 
 def value_types(model: onnx.ModelProto, inputs: tuple[TensorInfo, ...], name: str) -> dict[str, ValueType]:
-    """Run a model once on random inputs, and list the types of its values.
+    """Runs a model once on random inputs, and lists the types of its values.
 
     Args:
         model: The model.

@@ -153,7 +153,7 @@ class FileState:
         return [cls(file, _state(file)) for file in sorted(files)]
 
     def check(self) -> None:
-        """Raise `ModelError` if the file has been changed."""
+        """Raises `ModelError` if the file has been changed."""
         with contextlib.suppress(FileNotFoundError):
             if (now := _state(self.file)) != self.state and now[0] == self.state[0]:
                 raise ModelError(f"{self.file}: was changed after the model had been imported; start again")

@@ -151,7 +151,7 @@ class _Joined:
     results: dict[Any, Any]
 
     def add(self, variable: relax.Var, arguments: list[Any], graph: StageGraph) -> None:
-        """Add a call of a function, the arguments of which were made before or are those of all calls."""
+        """Adds a call of a function, the arguments of which were made before or are those of all calls."""
         buffers = {}
         for argument, buffer in zip(arguments, graph.inputs, strict=True):
             known = self.results if argument in self.results else self.arguments

@@ -49,7 +49,7 @@ class MixedPrecision:
 
 
 def in_mixed_precision(graph: Graph, kept: Collection[int] = ()) -> MixedPrecision:
-    """Lower the layers of a model to bfloat16.
+    """Lowers the layers of a model to bfloat16.
 
     Args:
         graph: The model in float32, at all of its sizes.

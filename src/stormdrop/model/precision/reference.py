@@ -147,7 +147,7 @@ def expected_error(graph: Graph, original: Reference) -> float:
 
 
 def accuracy_of(model: CompiledModel, graph: Graph, seed: int, given: Sequence[Feeds] = ()) -> Accuracy:
-    """Compare a mixed-precision model with the one in float32, which another runtime computes.
+    """Compares a mixed-precision model with the one in float32, which another runtime computes.
 
     Args:
         model: The mixed-precision model.

@@ -22,9 +22,9 @@ class Budget:
     """What a model's tuning may take.
 
     Attributes:
-        trials: the most candidates to measure; None is no bound.
-        seconds: the most wall seconds; None is no bound.
-        begin: when the seconds began to count, a reading of `time.perf_counter`.
+        trials: The most candidates to measure; None is no bound.
+        seconds: The most wall seconds; None is no bound.
+        begin: When the seconds began to count, a reading of `time.perf_counter`.
     """
 
     trials: int | None

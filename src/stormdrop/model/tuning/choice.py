@@ -30,10 +30,10 @@ class Chosen:
     """The model that the tuning has led to.
 
     Attributes:
-        model: the model with the fastest combination of schedules.
-        combination: the schedule of each task.
-        untuned: the model with all default schedules; None if it was not built.
-        replaced: the names of the tasks whose winner gave way to another finalist.
+        model: The model with the fastest combination of schedules.
+        combination: The schedule of each task.
+        untuned: The model with all default schedules; None if it was not built.
+        replaced: The names of the tasks whose winner gave way to another finalist.
     """
 
     model: CompiledModel
@@ -46,11 +46,11 @@ def choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Sequ
     """Builds the model of all winners and, as far as the time allows, finds out what is faster inside the model.
 
     Args:
-        builder: builds the models.
-        tuned: the tasks after their tuning.
-        budget: what the tuning may take.
-        feeds: the model's inputs at each of its sizes.
-        run: the run of the tuning.
+        builder: Builds the models.
+        tuned: The tasks after their tuning.
+        budget: What the tuning may take.
+        feeds: The model's inputs at each of its sizes.
+        run: The run of the tuning.
     """
     run.say("compiling")
     start = clock.perf_counter()

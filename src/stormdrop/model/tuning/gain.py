@@ -36,12 +36,12 @@ class TaskProgress:
     """How the tuning of a task has gone so far, slice by slice.
 
     Attributes:
-        calls: how often the model calls the kernel.
-        work: the work of one call, in any unit that is the same for tasks of one kind.
-        kind: tasks of one kind are siblings.
-        least: the seconds that a call takes at the machine's limits.
-        effort: the effort after each slice, in slices.
-        seconds: the seconds of a call after each slice; infinite as long as no schedule works.
+        calls: How often the model calls the kernel.
+        work: The work of one call, in any unit that is the same for tasks of one kind.
+        kind: Tasks of one kind are siblings.
+        least: The seconds that a call takes at the machine's limits.
+        effort: The effort after each slice, in slices.
+        seconds: The seconds of a call after each slice; infinite as long as no schedule works.
     """
 
     calls: int
@@ -52,7 +52,7 @@ class TaskProgress:
     seconds: list[float] = field(default_factory=list)
 
     def add(self, effort: float, seconds: float) -> None:
-        """Record that the fastest schedule takes `seconds` after `effort` in all."""
+        """Records that the fastest schedule takes `seconds` after `effort` in all."""
         self.effort.append(effort)
         self.seconds.append(seconds)
 
@@ -76,8 +76,8 @@ def gains(tasks: Sequence[TaskProgress], siblings: Sequence[TaskProgress] = ()) 
     """Seconds of the model's latency that one more slice on each task is expected to save; at least 0.
 
     Args:
-        tasks: the tasks that can be tuned further. Nothing is expected of one for which no schedule works yet.
-        siblings: tasks whose tuning has ended.
+        tasks: The tasks that can be tuned further. Nothing is expected of one for which no schedule works yet.
+        siblings: Tasks whose tuning has ended.
     """
     rates: dict[Hashable, float] = {}
     for task in (*tasks, *siblings):

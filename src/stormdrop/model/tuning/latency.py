@@ -43,8 +43,8 @@ def execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
     """Seconds of one execution of a model, after another one.
 
     Args:
-        model: the model.
-        feeds: its inputs by name.
+        model: The model.
+        feeds: Its inputs by name.
     """
     if isinstance(model, BoardModel):
         return model.stopwatch(feeds)(1)
@@ -61,10 +61,10 @@ def choose_parts(graph: Graph, machine: Cpu, feeds: Sequence[Feeds], run: Tuning
     another process keeps the machine, or the run has no time left, the parts stay as they are, and have all threads.
 
     Args:
-        graph: the model, after its parts have run in the verification.
-        machine: the machine.
-        feeds: its inputs by name, at each of its sizes.
-        run: the run of the tuning.
+        graph: The model, after its parts have run in the verification.
+        machine: The machine.
+        feeds: Its inputs by name, at each of its sizes.
+        run: The run of the tuning.
 
     Returns:
         The graph of what is faster: the same one, or one that has to be verified.
@@ -90,10 +90,10 @@ def _seconds(graph: Graph, examples: dict[int, list[Array]] | None, machine: Cpu
     """The seconds that the parts of all sizes take, each as often as a size has it, with the numbers of threads chosen.
 
     Args:
-        graph: the model.
-        examples: inputs of its parts, by index.
-        machine: the machine.
-        run: the run of the tuning.
+        graph: The model.
+        examples: Inputs of its parts, by index.
+        machine: The machine.
+        run: The run of the tuning.
     """
     graph.foreign.examples = examples
     try:
@@ -115,9 +115,9 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
     then is what is known, and NaN if it is too little.
 
     Args:
-        calls: what is timed.
-        cores: the cores of the machine.
-        run: the run of the tuning.
+        calls: What is timed.
+        cores: The cores of the machine.
+        run: The run of the tuning.
 
     Returns:
         Seconds per call; the time of the first call of the second half over that of the first call, turn by turn (the
@@ -155,8 +155,8 @@ def times_of_parts(model: CompiledModel, feeds: Sequence[Feeds]) -> list[PartTim
     """The times of the parts of all sizes; of a part that several sizes have, that of the first of them.
 
     Args:
-        model: the model.
-        feeds: its inputs at each size.
+        model: The model.
+        feeds: Its inputs at each size.
     """
     times = {each.part.file: each for of_size in reversed(feeds) for each in part_times(model, of_size)}
     return [times[part.file] for part in model.foreign.reports if part.file in times]
@@ -166,9 +166,9 @@ def inside_profile(model: CompiledModel, feeds: Feeds, run: TuningRun) -> Profil
     """The times of the kernels inside the model.
 
     Args:
-        model: the model.
-        feeds: its inputs by name.
-        run: the run of the tuning.
+        model: The model.
+        feeds: Its inputs by name.
+        run: The run of the tuning.
 
     Returns:
         The times; None after Ctrl-C, if another process keeps the machine, of a slow model if no time is left, and on a

@@ -28,31 +28,31 @@ class ModelResult:
     """A tuned model.
 
     Attributes:
-        model: the compiled model.
-        name: the name of the graph.
-        target: the machine that it was tuned for.
-        search: the search.
-        seed: its seed.
-        seconds: wall time with everything in it.
-        phases: where this time went, in seconds.
-        artifact: the folder that it was saved to; None if it was not.
-        digest: the digest of all files of this folder; see `CompiledModel.digest`.
-        latency: seconds of one execution, at the first size if there are several.
-        untuned: seconds with the default schedule of every task, timed in turns with `latency`. None after Ctrl-C, and
+        model: The compiled model.
+        name: The name of the graph.
+        target: The machine that it was tuned for.
+        search: The search.
+        seed: Its seed.
+        seconds: Wall time with everything in it.
+        phases: Where this time went, in seconds.
+        artifact: The folder that it was saved to; None if it was not.
+        digest: The digest of all files of this folder; see `CompiledModel.digest`.
+        latency: Seconds of one execution, at the first size if there are several.
+        untuned: Seconds with the default schedule of every task, timed in turns with `latency`. None after Ctrl-C, and
             if no time was left for it.
-        verified: how far its outputs are from the reference.
-        tasks: its tasks with their results.
+        verified: How far its outputs are from the reference.
+        tasks: Its tasks with their results.
         curve: (seconds of tuning, summed seconds of the kernels).
-        inside: tasks whose winner was replaced by another finalist that was faster in the whole model.
-        interrupted: whether Ctrl-C ended the tuning.
-        replaced: schedules that had to give way because the model was wrong with them.
-        disturbed: whether something else used the machine while `latency` and `untuned` were measured.
-        speedup: the time with default schedules over that of the tuned model, at the first size; None if `untuned` is.
-        foreign: the parts that onnxruntime runs, with their times.
-        sizes: each size of the model, also if it is the only one.
-        precision: which of its layers are in bfloat16; None if it is in float32.
-        left_out: what was not done because the model runs behind a runner, one sentence each.
-        module: makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
+        inside: Tasks whose winner was replaced by another finalist that was faster in the whole model.
+        interrupted: Whether Ctrl-C ended the tuning.
+        replaced: Schedules that had to give way because the model was wrong with them.
+        disturbed: Whether something else used the machine while `latency` and `untuned` were measured.
+        speedup: The time with default schedules over that of the tuned model, at the first size; None if `untuned` is.
+        foreign: The parts that onnxruntime runs, with their times.
+        sizes: Each size of the model, also if it is the only one.
+        precision: Which of its layers are in bfloat16; None if it is in float32.
+        left_out: What was not done because the model runs behind a runner, one sentence each.
+        module: Makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
     """
 
     model: CompiledModel

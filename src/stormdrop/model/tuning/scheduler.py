@@ -71,16 +71,16 @@ def tune_tasks(
     """Tunes all tasks of a graph as they will run: with weights from where the whole model leaves them.
 
     Args:
-        graph: the model.
-        target: the machine to tune for; if it has a runner, with the cores that are there.
-        options: how the tasks are tuned. Their bounds are those of the whole model.
-        budget: what the tuning may take.
-        store: the records.
-        on_progress: is called with the progress of the whole model.
-        site: where kernels are measured; by default where the target says.
+        graph: The model.
+        target: The machine to tune for; if it has a runner, with the cores that are there.
+        options: How the tasks are tuned. Their bounds are those of the whole model.
+        budget: What the tuning may take.
+        store: The records.
+        on_progress: Is called with the progress of the whole model.
+        site: Where kernels are measured; by default where the target says.
 
     Raises:
-        InputError: a setting is bad.
+        InputError: A setting is bad.
     """
     begin = clock.perf_counter()
     tasks = _tasks(graph, target, options, runner_asked=True)
@@ -113,10 +113,10 @@ def recorded_tasks(graph: Graph, target: Cpu, options: TuneOptions, store: Store
     """The tasks of a graph with what the records say about them, without measuring anything.
 
     Args:
-        graph: the model.
-        target: the machine that the records are of.
-        options: how the tasks would be tuned.
-        store: the records. Any finished session answers, however short it was. With None all tasks have their default
+        graph: The model.
+        target: The machine that the records are of.
+        options: How the tasks would be tuned.
+        store: The records. Any finished session answers, however short it was. With None all tasks have their default
             schedules.
     """
     tasks = _tasks(graph, target, options)

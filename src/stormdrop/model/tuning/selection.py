@@ -39,7 +39,7 @@ _NEAR = 1.15
 def combinations_to_compare(
     tasks: Sequence[TunedTask], chosen: Combination, default: Combination
 ) -> list[dict[int, Choice]]:
-    """List the combinations that may be fastest inside the model.
+    """Lists the combinations that may be fastest inside the model.
 
     Args:
         tasks: The tuned tasks of the model.
@@ -72,7 +72,7 @@ def fastest_combination(
     feeds: Sequence[Mapping[str, NDArray[Any]]],
     rounds: int,
 ) -> tuple[dict[int, Choice], CompiledModel]:
-    """Find the fastest schedule of each task inside the model.
+    """Finds the fastest schedule of each task inside the model.
 
     Args:
         combinations: What to compare; the first one is kept unless another schedule is significantly faster.
@@ -103,7 +103,7 @@ def fastest_on_board(
     feeds: Sequence[Mapping[str, NDArray[Any]]],
     rounds: int,
 ) -> tuple[dict[int, Choice], CompiledModel]:
-    """Find the fastest combination as a whole, on the board that runs the models: no kernel is timed inside them there.
+    """Finds the fastest combination as a whole, on the board that runs the models: no kernel is timed inside it there.
 
     Args:
         combinations: What to compare; the first one is kept unless another one is significantly faster.

@@ -55,7 +55,7 @@ def size_results(
     latencies: Sequence[Interval] = (),
     untuned: Sequence[Interval] = (),
 ) -> tuple[SizeResult, ...]:
-    """Describe each size of a model.
+    """Describes each size of a model.
 
     Args:
         graph: The model.

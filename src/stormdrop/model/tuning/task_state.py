@@ -30,9 +30,9 @@ class Waiting:
     """A task without a result whose session is not open.
 
     Attributes:
-        kernel: what is to be tuned.
-        reason: why it will not be tuned any more; None if it will.
-        progress: how its tuning went, if it had begun.
+        kernel: What is to be tuned.
+        reason: Why it will not be tuned any more; None if it will.
+        progress: How its tuning went, if it had begun.
     """
 
     kernel: KernelTask
@@ -45,9 +45,9 @@ class Running:
     """A task that is tuned.
 
     Attributes:
-        kernel: what is tuned.
-        session: its session.
-        progress: how its tuning has gone so far.
+        kernel: What is tuned.
+        session: Its session.
+        progress: How its tuning has gone so far.
     """
 
     kernel: KernelTask
@@ -60,10 +60,10 @@ class Answered:
     """A task with a result.
 
     Attributes:
-        kernel: what was tuned.
-        result: what came out.
-        progress: how its tuning went; None if the records have answered it.
-        reason: why its tuning ended early; None if it did not.
+        kernel: What was tuned.
+        result: What came out.
+        progress: How its tuning went; None if the records have answered it.
+        reason: Why its tuning ended early; None if it did not.
     """
 
     kernel: KernelTask
@@ -77,8 +77,8 @@ class Plain:
     """A task with a plain schedule.
 
     Attributes:
-        reason: why.
-        result: the result of its tuning, in which no candidate worked.
+        reason: Why.
+        result: The result of its tuning, in which no candidate worked.
     """
 
     reason: str
@@ -93,9 +93,9 @@ class ScheduledTask:
     """A task while the scheduler is at work.
 
     Attributes:
-        task: the task.
-        state: where it stands.
-        guaranteed: the trials and the seconds that it can count on.
+        task: The task.
+        state: Where it stands.
+        guaranteed: The trials and the seconds that it can count on.
     """
 
     task: Task
@@ -154,12 +154,12 @@ class ScheduledTask:
         return False
 
     def wait(self, reason: str) -> None:
-        """Say why it will not be tuned, if it waits and nobody has said so before."""
+        """Says why it will not be tuned, if it waits and nobody has said so before."""
         if isinstance(self.state, Waiting) and self.state.reason is None:
             self.state = replace(self.state, reason=reason)
 
     def conclude(self) -> None:
-        """Say why it has no tuned schedule, if it has none."""
+        """Says why it has no tuned schedule, if it has none."""
         self.wait("no time left: default schedule")
         if isinstance(self.state, Answered) and self.state.result.best is None and self.state.result.trials:
             self.state = Plain("no candidate worked: plain schedule", self.state.result)
@@ -168,7 +168,7 @@ class ScheduledTask:
         """How far it is, for people.
 
         Args:
-            now: whether it is searched at this moment.
+            now: Whether it is searched at this moment.
         """
         best = self.latency / self.task.weight if self.latency < math.inf else None
         standing, trials = "plain", 0

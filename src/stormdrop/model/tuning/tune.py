@@ -87,50 +87,50 @@ def tune_model(
     found so far is compiled. A schedule with which the model is wrong is replaced by one that only reorders.
 
     Args:
-        model: an ONNX file or a loaded ONNX model; a `torch.nn.Module`, which is tuned for inference; a
+        model: An ONNX file or a loaded ONNX model; a `torch.nn.Module`, which is tuned for inference; a
             `torch.export.ExportedProgram`; or a Relax `tvm.IRModule`, whose function `main` is the model.
-        example_inputs: the inputs of a torch module: a tuple of its positional arguments, or a mapping of those that it
+        example_inputs: The inputs of a torch module: a tuple of its positional arguments, or a mapping of those that it
             takes by name. Their values do not matter, their shapes and types do.
-        target: the CPU to tune for; this machine by default. If it has a runner (`Cpu.with_runner`), the model is
+        target: The CPU to tune for; this machine by default. If it has a runner (`Cpu.with_runner`), the model is
             tuned, verified and timed there, and saved for it; the result's model cannot be run here.
-        search: the name of the search.
-        options: options of the search, by name.
-        trials: the most distinct candidates to measure, over all kernels.
-        time: the most wall time with import, compilation and verification in it, in seconds or as "3m". Without
+        search: The name of the search.
+        options: Options of the search, by name.
+        trials: The most distinct candidates to measure, over all kernels.
+        time: The most wall time with import, compilation and verification in it, in seconds or as "3m". Without
             `trials` and `time` it is 10 minutes.
-        seed: the seed of everything that is random.
-        store: where records are kept; the user's own database by default.
-        resume: continue the latest unfinished sessions of the same kernels and setting.
-        fresh: ignore all records.
-        max_error: as in `tune`, for every kernel; with `precision="auto"` the error of the model's outputs.
-        sketches: as in `tune`, for every kernel.
-        transfer: as in `tune`, for every kernel.
-        features: as in `tune`, for every kernel. With "statements", the kernels share one cost model in
+        seed: The seed of everything that is random.
+        store: Where records are kept; the user's own database by default.
+        resume: Continue the latest unfinished sessions of the same kernels and setting.
+        fresh: Ignore all records.
+        max_error: As in `tune`, for every kernel; with `precision="auto"` the error of the model's outputs.
+        sketches: As in `tune`, for every kernel.
+        transfer: As in `tune`, for every kernel.
+        features: As in `tune`, for every kernel. With "statements", the kernels share one cost model in
             `evolutionary` with `preset="paper"` and in what is built on it, as in Ansor.
-        shapes: the sizes of inputs that the model leaves open, by the input's name. In the place of a size there may be
+        shapes: The sizes of inputs that the model leaves open, by the input's name. In the place of a size there may be
             several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
-        values: the values of inputs that are fixed, by the input's name, as in `{"axes": [1]}`: the compiled model no
+        values: The values of inputs that are fixed, by the input's name, as in `{"axes": [1]}`: the compiled model no
             longer takes these inputs. An input of an ONNX model whose value decides a shape has to be fixed.
-        samples: inputs that have a meaning for the model, by name, several of one input one after the other on its
+        samples: Inputs that have a meaning for the model, by name, several of one input one after the other on its
             first axis. The model is verified and timed on them; all inputs that are not given are drawn.
-        on_progress: is called with a `Progress` of the whole model.
-        out: the folder to save the model to. If it holds an older model and Ctrl-C ends the tuning, the model is saved
+        on_progress: Is called with a `Progress` of the whole model.
+        out: The folder to save the model to. If it holds an older model and Ctrl-C ends the tuning, the model is saved
             beside it; the result's `artifact` says where.
-        native: save machine code in place of LLVM bitcode; see `CompiledModel.save`.
-        precision: what the model computes in: "float32"; "bf16", with the factors of all contractions but the last in
+        native: Save machine code in place of LLVM bitcode; see `CompiledModel.save`.
+        precision: What the model computes in: "float32"; "bf16", with the factors of all contractions but the last in
             bfloat16 and their sums in float32; or "auto", with those of the most expensive layers, as many as
             `max_error` allows (1e-2 by default). Inputs and outputs stay in float32.
-        keep_denormals: as in `tune`, for every kernel.
-        fleet: machines to measure kernels on, as in `tune`. They have to be of this machine's kind, because the whole
+        keep_denormals: As in `tune`, for every kernel.
+        fleet: Machines to measure kernels on, as in `tune`. They have to be of this machine's kind, because the whole
             model is built and timed here.
 
     Raises:
-        ModelError: the model cannot be imported or verified, or its compiled form is wrong with exact schedules, too;
+        ModelError: The model cannot be imported or verified, or its compiled form is wrong with exact schedules, too;
             see `verify`.
-        InputError: a setting is bad, or the samples are none of the model's inputs.
-        ArtifactError: nothing can be saved at `out`. This is checked before the tuning, too.
-        TargetError: the runner does not answer.
-        MeasureError: the runner is lost before the model is verified there.
+        InputError: A setting is bad, or the samples are none of the model's inputs.
+        ArtifactError: Nothing can be saved at `out`. This is checked before the tuning, too.
+        TargetError: The runner does not answer.
+        MeasureError: The runner is lost before the model is verified there.
 
     Example:
         ```python

@@ -58,7 +58,7 @@ def tuning_document(
     profile: Profile | None,
     values: Values | None = None,
 ) -> dict[str, Any]:
-    """Describe a tuning.
+    """Describes a tuning.
 
     Args:
         result: What it brought.
@@ -90,7 +90,7 @@ def tuning_document(
 
 
 def add_tuning(model: CompiledModel, folder: Path, document: Mapping[str, Any]) -> None:
-    """Add the document of a tuning to the folder of a saved model. The folder changes at once, or not at all.
+    """Adds the document of a tuning to the folder of a saved model. The folder changes at once, or not at all.
 
     Args:
         model: The model that was saved there. It gets the new digest.
@@ -122,7 +122,7 @@ def add_tuning(model: CompiledModel, folder: Path, document: Mapping[str, Any]) 
 
 
 def read_tuning(folder: Path) -> tuple[Metadata, str, dict[str, Any] | None]:
-    """Read what the folder of a saved model says about the model. Nothing of it runs.
+    """Reads what the folder of a saved model says about the model. Nothing of it runs.
 
     Args:
         folder: The folder.
@@ -252,7 +252,7 @@ def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, targ
 
 
 def _link(file: Path, copy: Path) -> None:
-    """Give a file a second name; where the file system has none, copy it."""
+    """Gives a file a second name; where the file system has none, copies it."""
     try:
         os.link(file, copy)
     except OSError:

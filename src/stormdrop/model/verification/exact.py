@@ -59,7 +59,7 @@ class ExactModel:
     """
 
     def __init__(self, graph: Graph) -> None:
-        """Read all functions of a graph.
+        """Reads all functions of a graph.
 
         Raises:
             UnsupportedFunction: The graph holds something that the NumPy reference does not know.
@@ -92,7 +92,7 @@ class ExactModel:
         noise: np.random.Generator | None = None,
         results: Mapping[int, Sequence[Array]] | None = None,
     ) -> tuple[dict[str, Array], dict[Any, Array]]:
-        """Compute the outputs.
+        """Computes the outputs.
 
         Args:
             feeds: The inputs by name.

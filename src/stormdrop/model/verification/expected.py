@@ -130,7 +130,7 @@ class Computing:
     """
 
     def __init__(self, graph: Graph, seed: int, given: Sequence[Feeds] = (), seconds: float | None = None) -> None:
-        """Read a graph.
+        """Reads a graph.
 
         Args:
             graph: The model as it was imported.
@@ -319,7 +319,7 @@ class Computing:
         return all(expected[0].tensors[output_name(name)].dtype.kind in "iub" for name in self.names)
 
     def _check_import(self, expected: Expected, against: str) -> None:
-        """Raise `ModelError` if the peer, or the origin, is further from the exact values than rounding explains."""
+        """Raises `ModelError` if the peer, or the origin, is further from the exact values than rounding explains."""
         if expected.rounded is None:
             return
         outputs = {output_name(name): name for name in self.names}

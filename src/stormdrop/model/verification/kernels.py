@@ -31,7 +31,7 @@ OnCall = Callable[[str, int, int, Any], None]
 
 
 def observed(model: CompiledModel, feeds: Feeds, sites: Collection[Site]) -> tuple[dict[str, Array], dict[Site, Array]]:
-    """Run a compiled model and copy what some of its kernels read.
+    """Runs a compiled model and copies what some of its kernels read.
 
     If nothing is to be copied, the model runs as its callers run it, without the program if that is possible.
 

@@ -65,7 +65,7 @@ class _PartCall(NamedTuple):
 
 
 def compared_by_parts(exact: ExactModel, model: CompiledModel, feeds: Feeds) -> Iterator[Compared]:
-    """Run a model that has onnxruntime parts, and pair its tensors with what they should be.
+    """Runs a model that has onnxruntime parts, and pair its tensors with what they should be.
 
     Args:
         exact: The model as it was imported.

@@ -27,7 +27,7 @@ _MOST_CHECKED = 8  # numbers of rows that are checked for each size; they are sp
 
 
 def inputs_with_rows(model: CompiledModel, seed: int = 0) -> tuple[str, ...]:
-    """Find the inputs along whose first axis a call may have fewer rows than a size of the model.
+    """Finds the inputs along whose first axis a call may have fewer rows than a size of the model.
 
     Args:
         model: A model that is right at each of its sizes. It is run a few times.

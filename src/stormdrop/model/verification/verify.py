@@ -106,7 +106,7 @@ class Reference:
     def compute(
         cls, graph: Graph, seed: int = 0, given: Sequence[Feeds] = (), seconds: float | None = None
     ) -> Reference:
-        """Compute the tensors of a model, and check that the import has not changed it.
+        """Computes the tensors of a model, and checks that the import has not changed it.
 
         Args:
             graph: The model as it was imported.
@@ -137,7 +137,7 @@ class Reference:
         )
 
     def check(self, model: CompiledModel) -> Verification:
-        """Run a compiled model on the samples and compare its tensors.
+        """Runs a compiled model on the samples and compares its tensors.
 
         Args:
             model: The model. If its `symbols` are known, the inputs of its last kernels are compared as well.
@@ -189,7 +189,7 @@ class Reference:
 
 
 def verify(model: CompiledModel, source: onnx.ModelProto | Origin, seed: int = 0) -> Verification:
-    """Compare the outputs of a compiled model with those of another runtime on standard normal inputs.
+    """Compares the outputs of a compiled model with those of another runtime on standard normal inputs.
 
     Args:
         model: The compiled model.

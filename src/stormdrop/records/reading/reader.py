@@ -78,9 +78,9 @@ class ModelKernel:
     """The newest session of a kernel of a model.
 
     Attributes:
-        calls: how often an execution of the model calls the kernel.
-        together: how many kernels of the model were tuned together with it, itself included; 1 if that is not known.
-        line: the session.
+        calls: How often an execution of the model calls the kernel.
+        together: How many kernels of the model were tuned together with it, itself included; 1 if that is not known.
+        line: The session.
     """
 
     calls: int
@@ -108,10 +108,10 @@ class RecordsReader:
         """Connects to a database.
 
         Args:
-            place: a path or a URL; None for the default database.
+            place: A path or a URL; None for the default database.
 
         Raises:
-            StoreError: the database does not exist, or holds something else than records.
+            StoreError: The database does not exist, or holds something else than records.
         """
         self._given = place
         self._connecting = threading.Lock()

@@ -10,7 +10,7 @@ from ..contract import StoredSession, StoredTrial
 
 
 def session_document(session: StoredSession, trials: Sequence[StoredTrial]) -> dict[str, Any]:
-    """Describe a session.
+    """Describes a session.
 
     Args:
         session: The session.

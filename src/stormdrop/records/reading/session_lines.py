@@ -53,11 +53,11 @@ class SessionFilter:
     """Selects sessions. A field that is empty selects all.
 
     Args:
-        text: is a part of the name of what was tuned, in any case.
-        search: the name of the search.
-        machine: the machine.
-        target: the target.
-        state: where the sessions stand.
+        text: Is a part of the name of what was tuned, in any case.
+        search: The name of the search.
+        machine: The machine.
+        target: The target.
+        state: Where the sessions stand.
     """
 
     text: str = ""

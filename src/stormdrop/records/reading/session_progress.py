@@ -27,12 +27,12 @@ class Progress:
     """The progress of a session.
 
     Attributes:
-        read: how many of its trials this covers.
+        read: How many of its trials this covers.
         curve: (seconds of tuning, lowest median so far in seconds), whenever the latter changed.
-        statuses: how many trials ended in each way.
-        errors: how many trials failed with each error, whose numbers are replaced by #.
-        suspect: how many trials something else disturbed.
-        elapsed: seconds of tuning until the last trial.
+        statuses: How many trials ended in each way.
+        errors: How many trials failed with each error, whose numbers are replaced by #.
+        suspect: How many trials something else disturbed.
+        elapsed: Seconds of tuning until the last trial.
     """
 
     read: int = 0
@@ -59,10 +59,10 @@ class ProgressOfSessions:
         """The progress of a session.
 
         Args:
-            number: the number of its row.
+            number: The number of its row.
 
         Raises:
-            StoreError: the database fails.
+            StoreError: The database fails.
         """
         with self._lock:
             if self._identity != self._reader.identity:  # the file was replaced

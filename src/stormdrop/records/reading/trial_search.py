@@ -31,10 +31,10 @@ class TrialFilter:
     """Selects trials. A field that is empty selects all.
 
     Args:
-        sessions: the sessions that they belong to.
-        status: how the measurement ended, such as "ok".
-        text: is a part of the configuration, of the sketch or of the error, in any case.
-        suspect: only trials during which something else used the machine.
+        sessions: The sessions that they belong to.
+        status: How the measurement ended, such as "ok".
+        text: Is a part of the configuration, of the sketch or of the error, in any case.
+        suspect: Only trials during which something else used the machine.
     """
 
     sessions: SessionFilter = field(default_factory=SessionFilter)
@@ -67,8 +67,8 @@ class Cursor:
     """Where a search goes on: behind this trial, the newest session and its last trial first.
 
     Args:
-        session: the number of the session.
-        position: the position of the trial in it.
+        session: The number of the session.
+        position: The position of the trial in it.
     """
 
     session: int
@@ -90,8 +90,8 @@ class Found:
     """A page of a search.
 
     Args:
-        trials: what was found, the newest session first.
-        after: where the search goes on; None if everything was read.
+        trials: What was found, the newest session first.
+        after: Where the search goes on; None if everything was read.
     """
 
     trials: list[TrialLine]
@@ -104,11 +104,11 @@ def find_trials(
     """A page of the trials that a filter selects.
 
     Args:
-        reader: the records.
-        wanted: the filter.
-        after: where an earlier page ended.
-        limit: the most trials of the page.
-        rows: the most trials that are read for it, except that one session is always read.
+        reader: The records.
+        wanted: The filter.
+        after: Where an earlier page ended.
+        limit: The most trials of the page.
+        rows: The most trials that are read for it, except that one session is always read.
     """
     with reader.reading() as connection:
         of_sessions = conditions(connection, wanted.sessions)
@@ -143,11 +143,11 @@ def trials_of(
     """The last trials of a session, the newest first.
 
     Args:
-        reader: the records.
-        session: the number of the session.
-        status: how they ended; empty for all.
-        limit: how many.
-        before: only trials before this position.
+        reader: The records.
+        session: The number of the session.
+        status: How they ended; empty for all.
+        limit: How many.
+        before: Only trials before this position.
     """
     table = schema.trial
     statement = _select().where(table.c.session == session)

@@ -27,9 +27,9 @@ class AnswerLimit:
         """Begins to watch the engine.
 
         Args:
-            engine: an engine whose driver's connections have a method `fileno`.
-            seconds: the seconds in which an answer comes if nothing is waited for.
-            patience: the execution option with the seconds for which a statement may wait for other transactions.
+            engine: An engine whose driver's connections have a method `fileno`.
+            seconds: The seconds in which an answer comes if nothing is waited for.
+            patience: The execution option with the seconds for which a statement may wait for other transactions.
         """
         self._seconds = seconds
         self._patience = patience

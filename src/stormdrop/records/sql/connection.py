@@ -40,7 +40,7 @@ class DatabaseFailure(StoreError):
     """The database itself reports an error, whatever was asked of it.
 
     Attributes:
-        passes: whether it may pass by itself: somebody else holds a lock, or a server cannot be reached.
+        passes: Whether it may pass by itself: somebody else holds a lock, or a server cannot be reached.
     """
 
     def __init__(self, message: str, *, passes: bool = False) -> None:

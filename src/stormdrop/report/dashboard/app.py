@@ -26,9 +26,9 @@ def create_app(reader: RecordsReader, access: Access | None = None, log: Path | 
     """The dashboard of a database.
 
     Args:
-        reader: the records. It stays open.
-        access: who may ask; by default everybody on this machine.
-        log: a file that `--log` of a tuning writes; the first page shows what it does now.
+        reader: The records. It stays open.
+        access: Who may ask; by default everybody on this machine.
+        log: A file that `--log` of a tuning writes; the first page shows what it does now.
     """
     static = {name: (resources.files(__package__) / "static" / name).read_bytes() for name in _STATIC}
 

@@ -21,9 +21,9 @@ async def changes(
     """Events in the form of text/event-stream: one at once, and one for each change.
 
     Args:
-        stamp: gives a text that differs if there is something new. It may take a while, and is called in a thread.
-        is_gone: says whether nobody listens any more.
-        interval: seconds between two looks.
+        stamp: Gives a text that differs if there is something new. It may take a while, and is called in a thread.
+        is_gone: Says whether nobody listens any more.
+        interval: Seconds between two looks.
     """
     last: str | None = None
     quiet = 0

@@ -42,8 +42,8 @@ class Access:
     """Who may ask.
 
     Args:
-        hosts: the names and addresses that a request may be sent to, in lower case and without ports.
-        token: what a request must know; None if everybody may ask who reaches the socket.
+        hosts: The names and addresses that a request may be sent to, in lower case and without ports.
+        token: What a request must know; None if everybody may ask who reaches the socket.
     """
 
     hosts: Collection[str] = LOOPBACK

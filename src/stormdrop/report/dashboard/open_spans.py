@@ -18,10 +18,10 @@ class OpenSpan:
     """Something that has begun and not ended.
 
     Attributes:
-        where: what it happens to, such as "worker 1".
-        what: what it is, such as "build".
-        since: when it began, in ISO 8601.
-        details: what is known of it.
+        where: What it happens to, such as "worker 1".
+        what: What it is, such as "build".
+        since: When it began, in ISO 8601.
+        details: What is known of it.
     """
 
     where: str
@@ -36,10 +36,10 @@ def open_spans(log: Path) -> list[OpenSpan]:
     A line that is no event of ours is passed over: the last one may be half written.
 
     Args:
-        log: a file that `--log` wrote.
+        log: A file that `--log` wrote.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: The file cannot be read.
     """
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)

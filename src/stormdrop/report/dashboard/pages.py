@@ -132,14 +132,14 @@ class Model:
     """A model with its kernels, as one machine has tuned them.
 
     Attributes:
-        name: its name.
-        machine: the machine.
-        kernels: its kernels, the one that takes most of the time first.
-        seconds: the sum of the kernels that have a time; None as long as others are still to be measured.
-        baseline: the same sum with default schedules; None unless it is known of every kernel.
-        known: kernels that have a time.
-        expected: kernels that will have one in the end.
-        running: kernels that are tuned now.
+        name: Its name.
+        machine: The machine.
+        kernels: Its kernels, the one that takes most of the time first.
+        seconds: The sum of the kernels that have a time; None as long as others are still to be measured.
+        baseline: The same sum with default schedules; None unless it is known of every kernel.
+        known: Kernels that have a time.
+        expected: Kernels that will have one in the end.
+        running: Kernels that are tuned now.
     """
 
     name: str

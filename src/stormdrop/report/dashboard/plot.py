@@ -22,10 +22,10 @@ class Line:
     """One line.
 
     Attributes:
-        name: what it is of.
-        path: the points, as an SVG path takes them.
-        end: the position of its last point.
-        label: the last value in words.
+        name: What it is of.
+        path: The points, as an SVG path takes them.
+        end: The position of its last point.
+        label: The last value in words.
     """
 
     name: str
@@ -53,7 +53,7 @@ def plot(curves: Sequence[tuple[str, Curve, float]]) -> Plot | None:
     """A plot of curves with a logarithmic scale of times; None if there is nothing to draw.
 
     Args:
-        curves: the name of each, its points, and the seconds of tuning at which it ends.
+        curves: The name of each, its points, and the seconds of tuning at which it ends.
     """
     curves = [(name, _thinned(curve), end) for name, curve, end in curves if curve]
     if not curves:

@@ -27,10 +27,10 @@ class Address:
     """Where the dashboard listens.
 
     Args:
-        host: an address of this machine.
+        host: An address of this machine.
         port: 0 takes any that is free.
-        names: further host names that lead there, such as that of a proxy.
-        token: what a request must know. None: nothing on the loopback, and a new one elsewhere.
+        names: Further host names that lead there, such as that of a proxy.
+        token: What a request must know. None: nothing on the loopback, and a new one elsewhere.
     """
 
     host: str = "127.0.0.1"
@@ -51,13 +51,13 @@ def serve(reader: RecordsReader, address: Address, log: Path | None, announce: C
     """Serves until Ctrl-C.
 
     Args:
-        reader: the records.
-        address: where to listen.
-        log: as for `create_app`.
-        announce: is called with the URL when the dashboard answers.
+        reader: The records.
+        address: Where to listen.
+        log: As for `create_app`.
+        announce: Is called with the URL when the dashboard answers.
 
     Raises:
-        InputError: the address cannot be used.
+        InputError: The address cannot be used.
     """
     access = address.access()
     listener = _bound(address.host, address.port)

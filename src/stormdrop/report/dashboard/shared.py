@@ -19,11 +19,11 @@ class Shared:
     """What all requests share.
 
     Attributes:
-        reader: the records.
-        log: the log of a tuning, if one was named.
-        ending: says whether the server is about to end, which waits for its connections.
-        progress: the progress of the sessions that were looked at.
-        templates: the templates of the pages. They escape what they are given.
+        reader: The records.
+        log: The log of a tuning, if one was named.
+        ending: Says whether the server is about to end, which waits for its connections.
+        progress: The progress of the sessions that were looked at.
+        templates: The templates of the pages. They escape what they are given.
     """
 
     reader: RecordsReader

@@ -16,7 +16,7 @@ from .page import render
 
 
 def bench_page(bench: Bench, command: str) -> str:
-    """Render the page of a bench.
+    """Renders the page of a bench.
 
     Args:
         bench: Its document.

@@ -23,7 +23,7 @@ _MOST_GROUNDS = 12
 
 
 def comparison_page(document: Document, command: str) -> str:
-    """Render the page of a comparison.
+    """Renders the page of a comparison.
 
     Args:
         document: The document of `stormdrop compare --json`.

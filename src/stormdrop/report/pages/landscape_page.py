@@ -14,7 +14,7 @@ Document = Mapping[str, Any]
 
 
 def landscape_page(document: Document, command: str) -> str:
-    """Render the page of a landscape.
+    """Renders the page of a landscape.
 
     Args:
         document: The document of `stormdrop landscape --json`.

@@ -45,7 +45,7 @@ class Details:
 def model_page(
     tuning: Tuning, metadata: Mapping[str, Any], digest: str, folder: str, bench: Bench | None = None
 ) -> str:
-    """Render the page of a tuned model.
+    """Renders the page of a tuned model.
 
     Args:
         tuning: The document of its tuning.

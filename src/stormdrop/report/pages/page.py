@@ -17,7 +17,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render(template: str, **context: Any) -> str:
-    """Render a page.
+    """Renders a page.
 
     Args:
         template: The name of a file in `TEMPLATES`.

@@ -13,7 +13,7 @@ _MOST = 2_000
 
 
 def records_page(sessions: Sequence[Mapping[str, Any]], report: str) -> str:
-    """Render the page of all records.
+    """Renders the page of all records.
 
     Args:
         sessions: The sessions of the document of `stormdrop db list --json`, newest first.

@@ -30,7 +30,7 @@ _FAILED = "#A63400"
 
 
 def session_page(session: Document, kernel: Document, repeat: str | None, report: str) -> str:
-    """Render the page of a session.
+    """Renders the page of a session.
 
     Args:
         session: The document of the session with its trials (`records.reading.session_document`).

@@ -31,11 +31,11 @@ class EventLog:
         """Opens the file and writes the first line of this run.
 
         Args:
-            path: the file.
-            complain: is called with one line if the file fails later. The tuning goes on without it.
+            path: The file.
+            complain: Is called with one line if the file fails later. The tuning goes on without it.
 
         Raises:
-            InputError: the file cannot be opened.
+            InputError: The file cannot be opened.
         """
         self._file = LinesFile(path, complain, append=True)
         self._began: dict[int, float] = {}

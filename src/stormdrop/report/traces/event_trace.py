@@ -17,12 +17,12 @@ class EventTrace:
         """Creates the file, or replaces it.
 
         Args:
-            path: the file.
-            title: what is tuned.
-            complain: is called with one line if the file fails later. The tuning goes on without it.
+            path: The file.
+            title: What is tuned.
+            complain: Is called with one line if the file fails later. The tuning goes on without it.
 
         Raises:
-            InputError: the file cannot be created.
+            InputError: The file cannot be created.
         """
         self._file = TraceFile(path, title, complain)
         self._open: set[int] = set()

@@ -22,12 +22,12 @@ class LinesFile:
         """Opens the file.
 
         Args:
-            path: the file.
-            complain: is called with one line when the file fails.
-            append: whether the file keeps what it holds.
+            path: The file.
+            complain: Is called with one line when the file fails.
+            append: Whether the file keeps what it holds.
 
         Raises:
-            InputError: the file cannot be opened.
+            InputError: The file cannot be opened.
         """
         self._path, self._complain, self._failed = path, complain, False
         try:

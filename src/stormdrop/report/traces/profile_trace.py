@@ -21,14 +21,14 @@ def write_profile_trace(
     that have nothing left to do wait on a core for a while, so that is an upper bound of their work.
 
     Args:
-        path: the file to write.
-        title: what was run.
-        profile: the document `profile` of `stormdrop run --profile --json`.
-        calls: what `model.call_record.CallRecorder.to_json` gives.
-        complain: is called with one line if the file cannot be written to its end.
+        path: The file to write.
+        title: What was run.
+        profile: The document `profile` of `stormdrop run --profile --json`.
+        calls: What `model.call_record.CallRecorder.to_json` gives.
+        complain: Is called with one line if the file cannot be written to its end.
 
     Raises:
-        InputError: the file cannot be created.
+        InputError: The file cannot be created.
     """
     work = {kernel["name"]: _work(kernel) for kernel in profile["kernels"]}
     file = TraceFile(path, title, complain)

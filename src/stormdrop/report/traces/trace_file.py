@@ -22,12 +22,12 @@ class TraceFile:
         """Creates the file, or replaces it.
 
         Args:
-            path: the file.
-            title: what the trace is of.
-            complain: is called with one line if the file fails later.
+            path: The file.
+            title: What the trace is of.
+            complain: Is called with one line if the file fails later.
 
         Raises:
-            InputError: the file cannot be created.
+            InputError: The file cannot be created.
         """
         self._file = LinesFile(path, complain, append=False)
         self._lanes: dict[str, int] = {}

@@ -47,7 +47,7 @@ class Chains:
         return [table.mutated(rows, rng) for table, rows in zip(self._tables, self.rows, strict=True)]
 
     def move(self, accepted: NDArray[np.bool_], rows: list[Rows]) -> None:
-        """Make the accepted steps to `rows`; `accepted` is a mask of shape `(chains,)` for all spaces."""
+        """Makes the accepted steps to `rows`; `accepted` is a mask of shape `(chains,)` for all spaces."""
         masks = np.split(accepted, np.cumsum([len(rows_of_space) for rows_of_space in self.rows])[:-1])
         self.rows = [np.where(mask[:, None], new, old) for mask, new, old in zip(masks, rows, self.rows, strict=True)]
 

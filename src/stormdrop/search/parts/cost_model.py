@@ -43,7 +43,7 @@ class TrainingSet:
         self._rows: dict[Candidate, NDArray[np.float64]] = {}
 
     def record(self, trials: Sequence[Trial]) -> None:
-        """Add trials. A model that learns from them does not change before it is trained."""
+        """Adds trials. A model that learns from them does not change before it is trained."""
         for trial in trials:
             self.measured[trial.candidate] = throughput = fitness(trial, self._mean)
             self.best = max(self.best, throughput)
@@ -108,7 +108,7 @@ class CostModel(TrainingSet):
         return self._common.trainable
 
     def train(self) -> None:
-        """Train anew with all measured candidates. At least one of them must have worked."""
+        """Trains anew with all measured candidates. At least one of them must have worked."""
         self._common.train()
 
     def scores(self, candidates: Sequence[Candidate]) -> NDArray[np.float64]:

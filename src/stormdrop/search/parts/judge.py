@@ -45,7 +45,7 @@ class Judge(ABC):
         self._failed: set[Candidate] = set()
 
     def record(self, trials: Sequence[Trial], anchor: Candidate | None) -> None:
-        """Record the trials of one batch.
+        """Records the trials of one batch.
 
         Args:
             trials: The trials.
@@ -72,7 +72,7 @@ class Judge(ABC):
 
     @abstractmethod
     def decide(self, pool: Sequence[Candidate], incumbent: Candidate) -> Decision:
-        """Decide whether the descent moves.
+        """Decides whether the descent moves.
 
         Args:
             pool: The candidates to which it may move. All of them are `ok`.
@@ -167,8 +167,9 @@ class SharedBatches(Judge):
         return math.exp(self._level(candidate))
 
     def decide(self, pool: Sequence[Candidate], incumbent: Candidate) -> Decision:
-        """See `Judge.decide`: the best of the pool is compared first. If more samples show that it is not faster, the
-        next best is compared.
+        """See `Judge.decide`: the best of the pool is compared first.
+
+        If more samples show that it is not faster, the next best is compared.
 
         A move has two chances, each worth half of alpha. The first is the batch from which the challenger was chosen,
         with a correction for being the best of the pool. The second are samples that are taken after the choice. The

@@ -84,7 +84,7 @@ class Proposer:
         return len(self._requested)
 
     def mark(self, points: Iterable[Point]) -> None:
-        """Mark points as requested."""
+        """Marks points as requested."""
         for number in self._numbers(points):
             if self._open[number]:
                 self._open[number] = False
@@ -110,7 +110,7 @@ class Proposer:
         return chosen
 
     def update(self, observed: Mapping[Point, tuple[float, int]], learn: bool) -> None:
-        """Fit the model.
+        """Fits the model.
 
         Args:
             observed: For each remembered point its value and how often it was measured.
@@ -127,7 +127,7 @@ class Proposer:
             self._model.fit(self._rows[self._known], self._values, groups, learn)
 
     def believe(self, point: Point) -> None:
-        """Mark a proposal as requested, and update the model as if its expected value had been observed."""
+        """Marks a proposal as requested, and updates the model as if its expected value had been observed."""
         self.mark([point])
         if len(self._known):
             self._model.believe(self._rows[[self._number[point]]], [self._prediction] if self._prediction else [])
@@ -181,7 +181,7 @@ class Proposer:
         return [neighbour for neighbour in self._neighbours[number] if self._open[neighbour]]
 
     def _forget(self) -> None:
-        """Forget all points but the requested ones and some random others."""
+        """Forgets all points but the requested ones and some random others."""
         requested = [self._points[number] for number in self._requested]
         some = np.flatnonzero(self._open)
         some = self._rng.choice(some, min(len(some), _DRAWN, _DRAWN_CELLS // self.columns), replace=False)

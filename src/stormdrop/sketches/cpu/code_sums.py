@@ -102,14 +102,14 @@ class _Product:
     """A contraction whose weights are codes with a scale for each group.
 
     Attributes:
-        contraction: the contraction.
-        data: the load of the data.
-        bits: the bits of a code.
-        zero: the zero point as an integer; None if there is none.
-        scale: the load of the scale.
-        groups: the reductions over groups.
-        bytes_axis: the reduction over the bytes of a group.
-        halves: the reduction over the two codes of a byte; None if there is one.
+        contraction: The contraction.
+        data: The load of the data.
+        bits: The bits of a code.
+        zero: The zero point as an integer; None if there is none.
+        scale: The load of the scale.
+        groups: The reductions over groups.
+        bytes_axis: The reduction over the bytes of a group.
+        halves: The reduction over the two codes of a byte; None if there is one.
     """
 
     contraction: Contraction
@@ -150,7 +150,7 @@ class _Product:
 
 @lru_cache(maxsize=64)
 def _product(workload: Workload) -> _Product:
-    """Read a product off a function. Raises `UnsupportedFunction` if it is none."""
+    """Reads a product off a function. Raises `UnsupportedFunction` if it is none."""
     contraction = find_contraction(workload.graph, workload.constants)
     stage = contraction.stage
     if contraction.constant is None or not contraction.decoders:
@@ -287,8 +287,8 @@ class _Kernel:
         """Those before the groups; of a group those before, over and after its steps; and those after the groups.
 
         Args:
-            data: the load of the scaled data at a word and a place in it.
-            total: the load of the sum of a group's data.
+            data: The load of the scaled data at a word and a place in it.
+            total: The load of the sum of a group's data.
         """
         product, contraction = self._product, self._product.contraction
         rows, columns, lanes = self._config["rows"], self._config["columns"], self._target.lanes
@@ -413,10 +413,10 @@ class _Kernel:
         """The load of a value that is laid out ahead of time as [tile, groups..., inside..., column].
 
         Args:
-            load: the load of the constant.
-            value: what is computed from it.
-            column: the column of the tile.
-            inside: axes of the value, and the position on each of them where it is loaded.
+            load: The load of the constant.
+            value: What is computed from it.
+            column: The column of the tile.
+            inside: Axes of the value, and the position on each of them where it is loaded.
         """
         used = variables(load)
         old = [axis for axis in self._product.groups if axis.var in used]

@@ -26,8 +26,8 @@ class Group:
     """Nests that run one after the other inside one loop.
 
     Args:
-        nests: the nests, in the order in which they run.
-        shared: the number of leading axes of each nest over which the loop runs; 0 if the group is one nest alone.
+        nests: The nests, in the order in which they run.
+        shared: The number of leading axes of each nest over which the loop runs; 0 if the group is one nest alone.
     """
 
     nests: tuple[Nest, ...]
@@ -35,14 +35,14 @@ class Group:
 
 
 def groups_of(nests: Sequence[Nest], kept: Collection[Any], min_rows: int | None) -> list[Group]:
-    """Put neighbouring nests into groups that share leading axes.
+    """Puts neighbouring nests into groups that share leading axes.
 
     Buffers between nests become one-dimensional. If only the nests of one group read a buffer, it holds one row.
 
     Args:
-        nests: the nests of a function, in the order in which they run.
-        kept: the buffers that are parameters or are read from outside; they stay as they are.
-        min_rows: the least number of rows of a group, where its rows are the product of the extents of its shared
+        nests: The nests of a function, in the order in which they run.
+        kept: The buffers that are parameters or are read from outside; they stay as they are.
+        min_rows: The least number of rows of a group, where its rows are the product of the extents of its shared
             axes. None to leave each nest alone.
 
     Returns:
@@ -71,11 +71,11 @@ def groups_of(nests: Sequence[Nest], kept: Collection[Any], min_rows: int | None
 
 
 def shared_axes(nests: Sequence[Nest], min_rows: int) -> int:
-    """Count the leading axes that all nests share, and along which each nest reads only the row that it writes.
+    """Counts the leading axes that all nests share, and along which each nest reads only the row that it writes.
 
     Args:
-        nests: neighbouring nests.
-        min_rows: the number of elements that these axes must have together.
+        nests: Neighbouring nests.
+        min_rows: The number of elements that these axes must have together.
 
     Returns:
         The number of axes. At least one axis stays with the nest that has the most; 0 if the axes have fewer than
@@ -113,10 +113,10 @@ class Row:
     """A buffer of one dimension that replaces another one, whose first `dropped` dimensions it does not have.
 
     Args:
-        buffer: the buffer: one row, or several one after the other.
-        dropped: the number of dimensions.
-        size: the elements of a row, if there are several.
-        position: which row it is, if there are several; see `at`.
+        buffer: The buffer: one row, or several one after the other.
+        dropped: The number of dimensions.
+        size: The elements of a row, if there are several.
+        position: Which row it is, if there are several; see `at`.
     """
 
     buffer: Any

@@ -54,12 +54,12 @@ class LoopSizes:
     """How many elements a nest computes at a time, and in how many parts.
 
     Args:
-        lanes: the elements of a vector.
-        vectors: the vectors of one step, at most.
-        unroll: the iterations of a reduction that are unrolled, at most.
-        across: if the nest transposes, the positions of a step along the axis in which its input is contiguous.
-        columns: if the nest transposes, the elements of a step along its last axis: one vector.
-        parts: the parts into which a reduction of few results is split.
+        lanes: The elements of a vector.
+        vectors: The vectors of one step, at most.
+        unroll: The iterations of a reduction that are unrolled, at most.
+        across: If the nest transposes, the positions of a step along the axis in which its input is contiguous.
+        columns: If the nest transposes, the elements of a step along its last axis: one vector.
+        parts: The parts into which a reduction of few results is split.
     """
 
     lanes: int
@@ -74,9 +74,9 @@ def default_loops(stages: Sequence[Stage], kept: Collection[Any], target: Cpu) -
     """Loops for stages that stand beside a scheduled kernel, with sizes that no knob changes.
 
     Args:
-        stages: the stages, in the order in which they run.
-        kept: the buffers that are parameters or are read from outside of these stages.
-        target: the machine to schedule for.
+        stages: The stages, in the order in which they run.
+        kept: The buffers that are parameters or are read from outside of these stages.
+        target: The machine to schedule for.
 
     Returns:
         The statements, and the stages that they hold, whose buffers have to be allocated.
@@ -93,10 +93,10 @@ def loops_of(group: Group, sizes: LoopSizes, cores: int, keep_store_axes: bool =
     """The loops of a group.
 
     Args:
-        group: nests that run together.
-        sizes: what a nest computes at a time.
-        cores: the cores of the machine.
-        keep_store_axes: whether the nests may store to intermediate buffers of several dimensions, see
+        group: Nests that run together.
+        sizes: What a nest computes at a time.
+        cores: The cores of the machine.
+        keep_store_axes: Whether the nests may store to intermediate buffers of several dimensions, see
             `fuse_contiguous_axes`.
 
     Returns:
@@ -140,9 +140,9 @@ def parallel_loop(loops: Sequence[NestLoops], shared: int, leading: int) -> Any:
     """One loop that runs nests one after the other at each position.
 
     Args:
-        loops: the loops of the nests; only one if they share no axes.
-        shared: the number of leading axes that the nests share. The loop runs over these.
-        leading: if `shared` is 0, the number of leading axes of the only nest that the loop runs over. The loop is
+        loops: The loops of the nests; only one if they share no axes.
+        shared: The number of leading axes that the nests share. The loop runs over these.
+        leading: If `shared` is 0, the number of leading axes of the only nest that the loop runs over. The loop is
             parallel unless `leading` is 0, in either case.
 
     Returns:
@@ -163,9 +163,9 @@ class Loops:
     """Loops around some stages.
 
     Args:
-        outer: the axes that have loops around all stages, the shared ones first.
-        stages: what runs inside of these loops, in order. Each stage has these axes first.
-        unroll: the iterations of a reduction that are unrolled, at most.
+        outer: The axes that have loops around all stages, the shared ones first.
+        stages: What runs inside of these loops, in order. Each stage has these axes first.
+        unroll: The iterations of a reduction that are unrolled, at most.
     """
 
     def __init__(self, outer: tuple[Axis, ...], stages: Sequence[Stage], unroll: int) -> None:
@@ -202,16 +202,16 @@ class NestLoops(Loops):
     """The loops of one nest.
 
     Args:
-        nest: the nest.
-        sizes: what it computes at a time.
-        shared: the number of leading axes that get their values from loops outside.
+        nest: The nest.
+        sizes: What it computes at a time.
+        shared: The number of leading axes that get their values from loops outside.
 
     Attributes:
-        outer: the axes that have loops around all stages, the shared ones first.
-        stages: what runs inside of these loops, in order.
-        size: the elements that the nest computes; each step of a reduction counts.
-        reduces: whether the nest has a reduction.
-        transposes: whether a step is a tile of two axes, because the input is contiguous along another axis.
+        outer: The axes that have loops around all stages, the shared ones first.
+        stages: What runs inside of these loops, in order.
+        size: The elements that the nest computes; each step of a reduction counts.
+        reduces: Whether the nest has a reduction.
+        transposes: Whether a step is a tile of two axes, because the input is contiguous along another axis.
     """
 
     def __init__(self, nest: Nest, sizes: LoopSizes, shared: int = 0) -> None:

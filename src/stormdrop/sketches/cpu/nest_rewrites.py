@@ -26,15 +26,15 @@ _FUSED = "flat"  # the name of an axis that stands for several
 
 
 def fuse_contiguous_axes(nest: Nest, shared: int, keep_store_axes: bool) -> Nest:
-    """Make one axis of neighbouring axes if that is free, and drop axes of extent 1.
+    """Makes one axis of neighbouring axes if that is free, and drops axes of extent 1.
 
     Before:     y[n, h, w, c] = max(x[n, h, w, c] + b[c], 0)
     After:      y[i / (H W), i / W % H, i % W, c] = ...          addresses i C + c
 
     Args:
-        nest: the nest to rewrite.
-        shared: the number of leading axes of the store that run outside of the nest; they stay as they are.
-        keep_store_axes: fuse axes of the reduction only. It has to be true if the nest stores to an intermediate
+        nest: The nest to rewrite.
+        shared: The number of leading axes of the store that run outside of the nest; they stay as they are.
+        keep_store_axes: Fuse axes of the reduction only. It has to be true if the nest stores to an intermediate
             buffer of several dimensions, see `at_vector`.
 
     Returns:
@@ -130,16 +130,16 @@ def _consecutive(access: Any, left: Axis, right: Axis) -> bool:
 
 
 def vectorize_reduction(nest: Nest, shared: int, lanes: int, vectors: int) -> Nest:
-    """Split a reduction along the contiguous axis of its input into partial results per vector lane.
+    """Splits a reduction along the contiguous axis of its input into partial results per vector lane.
 
     Before:     y[i] = sum over r < 100 of x[i, r]
     After:      y[i] = sum over l < 32 of (sum over s < 3 of x[i, 32 s + l] + (x[i, 68 + l] if l >= 28 else 0))
 
     Args:
-        nest: a nest with at most one term.
-        shared: the number of leading axes of the store that run outside of the nest.
-        lanes: the elements of a vector.
-        vectors: the vectors of partial results, at most.
+        nest: A nest with at most one term.
+        shared: The number of leading axes of the store that run outside of the nest.
+        lanes: The elements of a vector.
+        vectors: The vectors of partial results, at most.
 
     Returns:
         The nest with a `lane`; the same nest if it does not reduce along memory, or if vectors along one of its own
@@ -170,15 +170,15 @@ def vectorize_reduction(nest: Nest, shared: int, lanes: int, vectors: int) -> Ne
 
 
 def parallelize_reduction(nest: Nest, parts: int) -> list[Nest]:
-    """Split the longest axis of a reduction into parts with a result each, which can run in parallel.
+    """Splits the longest axis of a reduction into parts with a result each, which can run in parallel.
 
     Before:     y = sum over r < 103 of x[r]
     After:      partial[p] = sum over r < 25 of x[25 p + r]             p < 4
                 y = sum over p < 4 of partial[p] + sum over r < 3 of x[100 + r]
 
     Args:
-        nest: any nest.
-        parts: the number of parts; an axis that is shorter has one part per element.
+        nest: Any nest.
+        parts: The number of parts; an axis that is shorter has one part per element.
 
     Returns:
         The nest of the partial results and the one that combines them; the nest alone if there is nothing to split.
@@ -213,13 +213,13 @@ def parallelize_reduction(nest: Nest, parts: int) -> list[Nest]:
 
 
 def split_into_segments(nest: Nest) -> list[Nest]:
-    """Make a nest of each segment of the last axis on which the value makes the same choices.
+    """Makes a nest of each segment of the last axis on which the value makes the same choices.
 
     Before:     y[i] = i < 17 ? a[i] : b[i - 17]
     After:      y[i] = a[i]  i < 17,        y[17 + j] = b[j]  j < 18
 
     Args:
-        nest: any nest.
+        nest: Any nest.
 
     Returns:
         The nests of the segments; the nest alone if it reduces, if one of the other axes is longer than 1, or if

@@ -24,8 +24,8 @@ class Term:
     """Something that a reduction combines: a value over the axes of the nest, and over axes of its own.
 
     Args:
-        axes: the axes of the term alone, over which it is combined.
-        value: the value at one position of all axes.
+        axes: The axes of the term alone, over which it is combined.
+        value: The value at one position of all axes.
     """
 
     axes: tuple[Axis, ...]
@@ -37,11 +37,11 @@ class Nest:
     """A store over spatial axes, with the reduction whose result it reads.
 
     Args:
-        store: the stage that writes the elements; it never reduces.
-        reduction: the stage whose buffer stands for the combination of all terms wherever the store loads from it;
+        store: The stage that writes the elements; it never reduces.
+        reduction: The stage whose buffer stands for the combination of all terms wherever the store loads from it;
             None if the nest reduces nothing.
-        terms: what the reduction combines; empty if the nest reduces nothing.
-        lane: one more spatial axis of the terms, over which their partial results are combined last; None if each
+        terms: What the reduction combines; empty if the nest reduces nothing.
+        lane: One more spatial axis of the terms, over which their partial results are combined last; None if each
             element of the store has one result (see `nest_rewrites.vectorize_reduction`).
     """
 
@@ -77,11 +77,11 @@ class Nest:
 
 
 def nests_of(graph: StageGraph, kept: Collection[Any] = ()) -> list[Nest]:
-    """Read the loop nests off the stages of a function, with epilogues fused into reductions.
+    """Reads the loop nests off the stages of a function, with epilogues fused into reductions.
 
     Args:
-        graph: the stages, in the order in which they run.
-        kept: buffers that are read from outside of these stages: a nest writes each of them as it is.
+        graph: The stages, in the order in which they run.
+        kept: Buffers that are read from outside of these stages: a nest writes each of them as it is.
 
     Returns:
         The nests, in the order in which they run.

@@ -30,8 +30,8 @@ def stores_knob(workload: Workload, target: Cpu) -> list[Knob]:
     x86, which has such stores and a fence that orders them.
 
     Args:
-        workload: the function to schedule; its float32 results count.
-        target: the machine to schedule it for.
+        workload: The function to schedule; its float32 results count.
+        target: The machine to schedule it for.
 
     Returns:
         The knob `stores`, or no knob. There is none if the sizes of the caches are not known.

@@ -18,8 +18,8 @@ def with_cheapest_origin(space: Space, cost: Cost) -> Space:
     """The space with the point of the least expected cost as its origin.
 
     Args:
-        space: a space. All of its points are compared.
-        cost: what to expect of configurations.
+        space: A space. All of its points are compared.
+        cost: What to expect of configurations.
     """
     points = list(space.points())
     cheapest = points[int(np.argmin(cost(space.columns(points))))]

@@ -43,8 +43,8 @@ def prefetch_knob(size: int, target: Cpu) -> list[Knob]:
     """The knob, if it may make a difference: if a constant operand is no small part of a second cache.
 
     Args:
-        size: the bytes of the operand as it is laid out ahead of time; 0 if it is no constant.
-        target: the machine. There is no knob if the size of its second cache is not known.
+        size: The bytes of the operand as it is laid out ahead of time; 0 if it is no constant.
+        target: The machine. There is no knob if the size of its second cache is not known.
 
     Returns:
         The knob, or no knob.
@@ -56,10 +56,10 @@ def fetch_statements(panel: Callable[[Expr], Any], elements: int, steps: int, st
     """The statements of one step that fetch its share of a panel.
 
     Args:
-        panel: the load of the element at a position in the panel.
-        elements: how many there are.
-        steps: the steps that share the work.
-        step: the number of this step.
+        panel: The load of the element at a position in the panel.
+        elements: How many there are.
+        steps: The steps that share the work.
+        step: The number of this step.
     """
     itemsize = np.dtype(str(panel(IntImm("int32", 0)).ty.dtype)).itemsize
     lines = -(-elements * itemsize // LINE)
@@ -80,10 +80,10 @@ def with_prefetch(kernel: PrimFunc, operand: Any, column_tile: str, row_tile: st
     """A kernel whose reduction fetches the next panel of an operand.
 
     Args:
-        kernel: a scheduled function with the block "contraction_update".
-        operand: the packed buffer; in memory a panel is all that follows the index of its column tile.
-        column_tile: the name of the axis over tiles of columns.
-        row_tile: the name of the axis over tiles of rows that runs inside of the axis over tiles of columns in the
+        kernel: A scheduled function with the block "contraction_update".
+        operand: The packed buffer; in memory a panel is all that follows the index of its column tile.
+        column_tile: The name of the axis over tiles of columns.
+        row_tile: The name of the axis over tiles of rows that runs inside of the axis over tiles of columns in the
             parallel loop, so that all of its tiles have one panel; None if there is no such axis.
     """
     found = _find(kernel.body, ())

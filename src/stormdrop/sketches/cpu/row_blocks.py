@@ -36,10 +36,10 @@ class Product:
     """One of the two contractions of a chain.
 
     Attributes:
-        nest: its loop nest, with the epilogue.
-        column: the axis that is vectorised.
-        operand: the factor that depends on the column: keys or values.
-        factors: both factors.
+        nest: Its loop nest, with the epilogue.
+        column: The axis that is vectorised.
+        operand: The factor that depends on the column: keys or values.
+        factors: Both factors.
     """
 
     nest: Nest
@@ -68,11 +68,11 @@ class Chain:
     """A function of two contractions, see the module.
 
     Attributes:
-        parameters: the parameters of the function.
-        nests: all loop nests; the products are the first and the last one.
-        shared: how many leading axes they have in common. The last one of these is the rows.
-        scores: the contraction that makes the scores.
-        values: the contraction that reads them.
+        parameters: The parameters of the function.
+        nests: All loop nests; the products are the first and the last one.
+        shared: How many leading axes they have in common. The last one of these is the rows.
+        scores: The contraction that makes the scores.
+        values: The contraction that reads them.
     """
 
     parameters: tuple[Any, ...]
@@ -93,13 +93,13 @@ class Chain:
 
 
 def find_chain(graph: StageGraph) -> Chain:
-    """Read a chain off a function.
+    """Reads a chain off a function.
 
     Args:
-        graph: the function.
+        graph: The function.
 
     Raises:
-        UnsupportedFunction: the function is no such chain.
+        UnsupportedFunction: The function is no such chain.
     """
     products = [stage.buffer for stage in graph.stages if is_contraction(stage)]
     if len(products) != 2:
@@ -150,15 +150,15 @@ class BlockSizes:
     """How a chain is divided.
 
     Args:
-        rows: the rows of a tile of registers.
-        block: the tiles of rows of a task.
-        keys: the keys of a tile of scores.
-        columns: the columns of a tile of the result.
-        unroll: the steps of the sums of scores that are unrolled.
-        unroll_keys: the steps of the sums of the result that are unrolled.
-        vectors: the vectors of a step between the products, at most.
-        pack_keys: whether a stage lays the keys out anew, so that those of a tile are contiguous.
-        pack_values: the same for the values.
+        rows: The rows of a tile of registers.
+        block: The tiles of rows of a task.
+        keys: The keys of a tile of scores.
+        columns: The columns of a tile of the result.
+        unroll: The steps of the sums of scores that are unrolled.
+        unroll_keys: The steps of the sums of the result that are unrolled.
+        vectors: The vectors of a step between the products, at most.
+        pack_keys: Whether a stage lays the keys out anew, so that those of a tile are contiguous.
+        pack_values: The same for the values.
     """
 
     rows: int
@@ -176,9 +176,9 @@ class RowBlocks:
     """The loops of a chain.
 
     Args:
-        chain: the function.
-        sizes: how it is divided.
-        target: the machine to schedule for.
+        chain: The function.
+        sizes: How it is divided.
+        target: The machine to schedule for.
     """
 
     def __init__(self, chain: Chain, sizes: BlockSizes, target: Cpu) -> None:
@@ -251,9 +251,9 @@ class Panels:
     """The operand of a product, laid out so that the columns of a tile are contiguous.
 
     Attributes:
-        stage: what lays it out as [heads..., tile, reductions..., column].
-        source: the buffer that it reads.
-        heads, reductions: the variables of the product's axes.
+        stage: What lays it out as [heads..., tile, reductions..., column].
+        source: The buffer that it reads.
+        heads, reductions: The variables of the product's axes.
     """
 
     stage: Stage
@@ -290,12 +290,12 @@ class ProductLoops(Loops):
     """The loops of a product: tiles of registers, along the columns and then along the rows of a block.
 
     Args:
-        nest: the product, over shared axes, the rows of a block, and columns.
-        shared: how many axes get their positions from loops outside.
-        tile: the rows of a tile, which divide those of a block, and its columns.
-        unroll: the steps of the innermost reduction that are unrolled.
-        lanes: the elements of a vector.
-        panels: the operand that depends on the columns, if it is laid out anew.
+        nest: The product, over shared axes, the rows of a block, and columns.
+        shared: How many axes get their positions from loops outside.
+        tile: The rows of a tile, which divide those of a block, and its columns.
+        unroll: The steps of the innermost reduction that are unrolled.
+        lanes: The elements of a vector.
+        panels: The operand that depends on the columns, if it is laid out anew.
     """
 
     def __init__(

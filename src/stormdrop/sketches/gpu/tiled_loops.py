@@ -30,7 +30,7 @@ class TiledLoops:
 def tile_and_bind(
     schedule: Schedule, loops: Mapping[str, Any], axes: ContractionAxes, factors: Mapping[str, Sequence[int]]
 ) -> TiledLoops:
-    """Split the loops of a contraction, order them as "SSSRRSRS", and bind the first three levels.
+    """Splits the loops of a contraction, orders them as "SSSRRSRS", and binds the first three levels.
 
     Args:
         schedule: The schedule.
@@ -55,7 +55,7 @@ def tile_and_bind(
 
 
 def fetch_together(schedule: Schedule, copy: Any, steps: Sequence[Any], threads: int, width: int) -> None:
-    """Compute a copy inside of the loops over steps, by all threads of a block together.
+    """Computes a copy inside of the loops over steps, by all threads of a block together.
 
     Neighbouring threads fetch neighbouring vectors.
 

@@ -77,7 +77,7 @@ class ResourceUse:
     """Which resources of a device a tiling uses: integers for one tiling, or arrays of shape (n,) for n tilings."""
 
     def __init__(self, axes: ContractionAxes, levels: Mapping[str, Sequence[Any]], minimum: Callable[..., Any]) -> None:
-        """Describe one tiling, or n of them.
+        """Describes one tiling, or n of them.
 
         Args:
             axes: The axes of the contraction.
@@ -170,7 +170,7 @@ class Tilings(ResourceUse):
     """n tilings of a contraction, and how each of them uses shared memory."""
 
     def __init__(self, axes: ContractionAxes, factors: Factors) -> None:
-        """Describe n tilings.
+        """Describes n tilings.
 
         Args:
             axes: The axes of the contraction.

@@ -12,7 +12,7 @@ COPY = "copy"  # a note on the copies that cache writes make
 
 @dataclass(frozen=True)
 class CacheWrite(Rule):
-    """Before: C[i, j] = sum ...     After: cache[i, j] = sum ...; C[i, j] = cache[i, j]
+    """Before: C[i, j] = sum ...     After: cache[i, j] = sum ...; C[i, j] = cache[i, j].
 
     Tiling can fuse the contraction with the copy, so that the sums stay in registers or in the first cache.
     """

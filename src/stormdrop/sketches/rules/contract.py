@@ -55,7 +55,7 @@ class Rule:
         raise NotImplementedError
 
     def apply(self, state: State, block: str) -> None:
-        """Rewrite a block in `state.schedule`.
+        """Rewrites a block in `state.schedule`.
 
         Args:
             state: The derivation so far. The rule declares its knobs with `state.knobs`, and writes into the state
@@ -158,7 +158,7 @@ class State:
         return machine
 
     def note(self, block: str, word: str) -> None:
-        """Attach a word to a block for other rules."""
+        """Attaches a word to a block for other rules."""
         self.notes.setdefault(block, set()).add(word)
 
     def noted(self, block: str, word: str) -> bool:

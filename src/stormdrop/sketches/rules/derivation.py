@@ -35,7 +35,7 @@ class Derivation:
     steps: tuple[Step, ...]
 
     def __call__(self, schedule: Schedule, knobs: Knobs) -> None:
-        """Apply the rules, then give the initial values of reductions loop nests of their own."""
+        """Applies the rules, then gives the initial values of reductions loop nests of their own."""
         state = State(schedule, knobs)
         for rule, block in self.steps:
             rule.apply(state, block)

@@ -17,7 +17,7 @@ CONSTANT = "constant"  # a note on constant matrices whose readers unroll the lo
 
 @dataclass(frozen=True)
 class Inline(Rule):
-    """Before: B[i] = A[i] + 1; C[i] = max(B[i], 0).     After: C[i] = max(A[i] + 1, 0)
+    """Before: B[i] = A[i] + 1; C[i] = max(B[i], 0).     After: C[i] = max(A[i] + 1, 0).
 
     Unlike Ansor's rule, it does not inline what a contraction reads, which would be computed again for each use. Nor
     does it inline padding that a reduction reads: a conditional in the innermost loop costs more than a copy.

@@ -34,7 +34,7 @@ def cacheable(state: State, block: str) -> bool:
 
 
 def cache_in_registers(state: State, block: str) -> str:
-    """Have a block compute into registers. Returns the name of the block that copies them."""
+    """Has a block compute into registers. Returns the name of the block that copies them."""
     copy = state.schedule.cache_write(state.schedule.get_sblock(block), 0, "local")
     name = str(state.schedule.get(copy).name_hint)
     state.note(name, COPY)

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 def _matmul_n_bits(node: Node) -> Any:
-    """data W^T + bias, where W[n, k] = scale[n, g] (code[n, k] - zero[n, g]) and g = k // block_size."""
+    """`data W^T + bias`, where W[n, k] = scale[n, g] (code[n, k] - zero[n, g]) and g = k // block_size."""
     bits, block = node.attribute("bits", 4), node.attribute("block_size", 32)
     n, k = node.attribute("N"), node.attribute("K")
     if bits not in BITS:

@@ -56,7 +56,7 @@ class Node:
         return as_text(self._attributes.get(name, default))
 
     def replace_attributes(self, changed: Mapping[str, Any], removed: Sequence[str]) -> None:
-        """Change the attributes that TVM's importer gets, if the converter leaves the node to it."""
+        """Changes the attributes that TVM's importer gets, if the converter leaves the node to it."""
         for name in removed:
             self._attributes.pop(name, None)
         self._attributes.update(changed)

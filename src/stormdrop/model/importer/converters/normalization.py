@@ -33,7 +33,7 @@ def _layer_normalization(node: Node) -> Any | None:
 
 
 def _rms_normalization(node: Node) -> Any | None:
-    """x / sqrt(mean(x * x) + epsilon) * scale. TVM's operator takes the last axis only."""
+    """`x / sqrt(mean(x * x) + epsilon) * scale`. TVM's operator takes the last axis only."""
     x = node[0]
     axis = normalised(node.attribute("axis", -1), len(node.shape()))
     if axis == len(node.shape()) - 1:
@@ -72,7 +72,7 @@ def _batch_normalization(node: Node) -> Any | None:
 
 
 def _lp_normalization(node: Node) -> Any:
-    """x / norm(x); 0 where the norm is 0."""
+    """`x / norm(x)`; 0 where the norm is 0."""
     x, axis = node[0], [node.attribute("axis", -1)]
     if node.attribute("p", 2) == 1:
         norm = relax.op.sum(relax.op.abs(x), axis, keepdims=True)

@@ -204,7 +204,7 @@ def _unrolled(node: Node, x: Any, direction: _Direction, step: _Step, length: in
 
 
 def _rnn(direction: _Direction, inputs: Any, states: Sequence[Any]) -> list[Any]:
-    """h' = f(x + h @ R.T)."""
+    """`h' = f(x + h @ R.T)`."""
     (hidden,) = states
     (f,) = direction.activations
 

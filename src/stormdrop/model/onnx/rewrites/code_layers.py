@@ -38,7 +38,7 @@ def is_code_layer(node: onnx.NodeProto) -> bool:
 
 
 def with_code_layers(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Write the products of a model with weights that are dequantised from constant codes as MatMulNBits.
+    """Writes the products of a model with weights that are dequantised from constant codes as MatMulNBits.
 
     Args:
         model: A cleaned model; see `simplify.clean`. It is not changed.

@@ -35,7 +35,7 @@ _SMALL = 64  # elements of an initializer whose value a shape may depend on
 
 
 def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace operators by the bodies of the standard.
+    """Replaces operators by the bodies of the standard.
 
     Args:
         model: The model; it is not changed.

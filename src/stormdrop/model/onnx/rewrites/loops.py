@@ -24,7 +24,7 @@ _AXES_ARE_AN_INPUT = 13
 
 
 def unroll_loops(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Unroll the loops of a model whose number of steps is known and whose bodies are small enough.
+    """Unrolls the loops of a model whose number of steps is known and whose bodies are small enough.
 
     Args:
         model: The model; it is not changed.

@@ -23,7 +23,7 @@ from .rewriting import Rewriting
 
 
 def decode_narrow(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace each DequantizeLinear of constants, if the type of these is none that kernels compute with.
+    """Replaces each DequantizeLinear of constants, if the type of these is none that kernels compute with.
 
     Args:
         model: The model; it is not changed.

@@ -50,7 +50,7 @@ FOLDING: dict[str, Any] = {
 
 
 def optimize(graph: ir.Model) -> None:
-    """Simplify a model in place: at most two rounds of folding and rewriting, and then tidying."""
+    """Simplifies a model in place: at most two rounds of folding and rewriting, and then tidying."""
     simplify = ir.passes.PassManager(
         [
             _Folding(shape_inference=True, **FOLDING),
@@ -79,7 +79,7 @@ def rule_set(rules: Iterable[RewriteRule]) -> RewriteRuleSet:
 
 
 def fold_constants(graph: ir.Model) -> None:
-    """Replace what is computed of constants by its value.
+    """Replaces what is computed of constants by its value.
 
     Args:
         graph: The model, whose types are known; it is changed.

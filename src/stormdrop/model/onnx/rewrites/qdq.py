@@ -63,7 +63,7 @@ def rounds_to_bytes(model: onnx.ModelProto) -> bool:
 
 
 def with_byte_layers(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Rewrite the layers of a model that are written in floats and whose inputs are bytes.
+    """Rewrites the layers of a model that are written in floats and whose inputs are bytes.
 
     Args:
         model: A cleaned model; see `simplify.clean`. It is not changed.

@@ -39,7 +39,7 @@ _AXES_ARE_AN_INPUT = 13
 
 
 def clean(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Make an equivalent model with fewer kinds of nodes.
+    """Makes an equivalent model with fewer kinds of nodes.
 
     Args:
         model: The model; it is not changed.
@@ -92,7 +92,7 @@ class _MappedTensor(ir.ExternalTensor):
 
 @contextlib.contextmanager
 def _silenced(*loggers: str) -> Iterator[None]:
-    """Drop the warnings of these loggers. They are about nodes that the passes leave as they are."""
+    """Drops the warnings of these loggers. They are about nodes that the passes leave as they are."""
     levels = {name: logging.getLogger(name).level for name in loggers}
     for name in loggers:
         logging.getLogger(name).setLevel(logging.CRITICAL)

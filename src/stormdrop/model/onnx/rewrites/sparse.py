@@ -14,7 +14,7 @@ from .functions import all_graphs, all_nodes
 
 
 def make_dense(model: onnx.ModelProto, name: str) -> None:
-    """Replace the sparse constants of a model, which is changed.
+    """Replaces the sparse constants of a model, which is changed.
 
     Args:
         model: The model. Its sparse constants are initializers, and the values of `Constant` nodes.

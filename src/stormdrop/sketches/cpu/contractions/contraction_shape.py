@@ -35,10 +35,10 @@ class Dimension:
     """How a contraction indexes one dimension of the other operand.
 
     Args:
-        extent: how many positions the reductions alone reach.
-        row_steps: for each row axis that moves the index, its number and the positions per row.
-        follows_columns: whether the column axis moves the index.
-        size: the number of positions that there are.
+        extent: How many positions the reductions alone reach.
+        row_steps: For each row axis that moves the index, its number and the positions per row.
+        follows_columns: Whether the column axis moves the index.
+        size: The number of positions that there are.
     """
 
     extent: int
@@ -52,24 +52,24 @@ class ContractionShape:
     """The numbers of a contraction; `shape_of_contraction` reads them off.
 
     Args:
-        rows: the extents of the row axes that are tiled.
-        columns: the extent of the column axis.
-        outer: the product of the extents of all other spatial axes.
-        steps: the product of the extents of the reductions.
-        strides: per row axis, the bytes from one row of the other operand to the next.
-        dimensions: of the other operand.
-        follows_columns: whether the other operand depends on the column axis (depthwise convolutions).
-        other_bytes: the size of the other operand.
-        column_bytes: the size of the column operand.
-        column_varies: whether the column operand can be packed, but not ahead of time, because it is no constant.
-        column_stride: the bytes from one step of the innermost reduction to the next in the column operand.
-        padded_bytes: the size of what a prologue makes (padding), 0 if there is none.
-        itemsize: the bytes of an element of the other operand.
-        column_itemsize: the bytes of the column operand per step and column, as it is packed.
-        multiply_add: the cycles of one step of a vector, in multiply-adds of float32. An instruction that adds
+        rows: The extents of the row axes that are tiled.
+        columns: The extent of the column axis.
+        outer: The product of the extents of all other spatial axes.
+        steps: The product of the extents of the reductions.
+        strides: Per row axis, the bytes from one row of the other operand to the next.
+        dimensions: Of the other operand.
+        follows_columns: Whether the other operand depends on the column axis (depthwise convolutions).
+        other_bytes: The size of the other operand.
+        column_bytes: The size of the column operand.
+        column_varies: Whether the column operand can be packed, but not ahead of time, because it is no constant.
+        column_stride: The bytes from one step of the innermost reduction to the next in the column operand.
+        padded_bytes: The size of what a prologue makes (padding), 0 if there is none.
+        itemsize: The bytes of an element of the other operand.
+        column_itemsize: The bytes of the column operand per step and column, as it is packed.
+        multiply_add: The cycles of one step of a vector, in multiply-adds of float32. An instruction that adds
             several products to a sum starts as often as one of these.
-        decoding: the cycles that decode a vector of columns in one step, in multiply-adds of float32.
-        parallel: whether several cores share the work.
+        decoding: The cycles that decode a vector of columns in one step, in multiply-adds of float32.
+        parallel: Whether several cores share the work.
     """
 
     rows: tuple[int, ...]
@@ -100,9 +100,9 @@ def fits_registers(rows: Any, columns: Any, target: Cpu) -> Any:
     """Whether the accumulators of a tile, a row of columns and one more vector fit the register file.
 
     Args:
-        rows: the rows of a tile, or those of n tiles.
-        columns: its columns, or those of n tiles.
-        target: the machine.
+        rows: The rows of a tile, or those of n tiles.
+        columns: Its columns, or those of n tiles.
+        target: The machine.
 
     Returns:
         A boolean, or n of them.
@@ -113,12 +113,12 @@ def fits_registers(rows: Any, columns: Any, target: Cpu) -> Any:
 def shape_of_contraction(
     contraction: Contraction, extents: Sequence[int], dots: DotProducts | None = None
 ) -> ContractionShape:
-    """Read off a contraction what the cost model needs to know.
+    """Reads off a contraction what the cost model needs to know.
 
     Args:
-        contraction: the contraction.
-        extents: the extents of its row axes as they are tiled.
-        dots: how instructions for several products at a time compute it; None if each step is one multiply-add. With
+        contraction: The contraction.
+        extents: The extents of its row axes as they are tiled.
+        dots: How instructions for several products at a time compute it; None if each step is one multiply-add. With
             them a step is a group.
 
     Returns:

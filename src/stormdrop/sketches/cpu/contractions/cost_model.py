@@ -120,13 +120,13 @@ class _Tiles:
 
 
 def cycles(shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Cpu, costs: Costs = Costs()) -> Floats:
-    """Estimate the cycles of n configurations of a register-blocked contraction.
+    """Estimates the cycles of n configurations of a register-blocked contraction.
 
     Args:
-        shape: the contraction.
+        shape: The contraction.
         knobs: n values of each knob, by name.
-        target: the machine.
-        costs: the constants of the model.
+        target: The machine.
+        costs: The constants of the model.
 
     Returns:
         Expected cycles until the last core is done, shape `(n,)`.
@@ -219,13 +219,13 @@ FEATURES = ("OI_L2", "OI_L3", "OI_Memory", "Register_Reuse", "ILP", "Registers",
 
 
 def features(shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: Cpu, costs: Costs = Costs()) -> Floats:
-    """Compute the `FEATURES` of n configurations of a register-blocked contraction.
+    """Computes the `FEATURES` of n configurations of a register-blocked contraction.
 
     Args:
-        shape: the contraction.
+        shape: The contraction.
         knobs: n values of each knob, by name.
-        target: the machine.
-        costs: the constants of the model.
+        target: The machine.
+        costs: The constants of the model.
 
     Returns:
         One row per configuration, shape `(n, 8)`.

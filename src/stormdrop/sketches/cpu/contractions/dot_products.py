@@ -113,8 +113,8 @@ def dot_products(contraction: Contraction, target: Cpu) -> DotProducts | None:
     """How the instructions of a machine compute a contraction.
 
     Args:
-        contraction: the contraction.
-        target: the machine; its `features` say which instructions it has.
+        contraction: The contraction.
+        target: The machine; its `features` say which instructions it has.
 
     Returns:
         None if there is no instruction for it: the factors are no bytes, int16 or bfloat16, sums of integers are not in

@@ -77,12 +77,12 @@ def packed_words(
     """Packs the column operand of a contraction into words.
 
     Args:
-        contraction: the contraction, whose column operand is packable.
-        dots: how it is computed.
-        column: the tiled column axis of the packing: its axes over tiles and inside of one, and the position.
-        tile: the same of the contraction.
-        reductions: the reductions of the tiled contraction; the extents are those of `dots.extents`.
-        positions: the position on each axis of the contraction, by variable, without the reductions.
+        contraction: The contraction, whose column operand is packable.
+        dots: How it is computed.
+        column: The tiled column axis of the packing: its axes over tiles and inside of one, and the position.
+        tile: The same of the contraction.
+        reductions: The reductions of the tiled contraction; the extents are those of `dots.extents`.
+        positions: The position on each axis of the contraction, by variable, without the reductions.
 
     Returns:
         The stages of the packing, and the term and the start of the contraction in terms of its tiled axes.
@@ -108,9 +108,9 @@ def packed_columns(contraction: Contraction, dots: DotProducts, column: Any) -> 
     """Packs the column operand of a contraction into words.
 
     Args:
-        contraction: the contraction, whose column operand is packable.
-        dots: how it is computed.
-        column: its tiled column axis: the axes over tiles and inside of one, and the position.
+        contraction: The contraction, whose column operand is packable.
+        dots: How it is computed.
+        column: Its tiled column axis: the axes over tiles and inside of one, and the position.
     """
     _, columns = data_and_columns(contraction)
     used = {name for index in columns.load.indices for name in variables(index)}

@@ -35,20 +35,20 @@ class TiledContraction:
     """A function with one contraction, over tiles, ready to be scheduled.
 
     Args:
-        contraction: what the function computes.
-        config: the sizes of the tiles and of the blocks of tiles, and whether to pack; see `RegisterBlocked.space`.
-        prologue_inside: whether the stage that makes the other operand (padding) is part of the kernel.
-        dots: how instructions for several products at a time compute it; None if each step is one multiply-add.
+        contraction: What the function computes.
+        config: The sizes of the tiles and of the blocks of tiles, and whether to pack; see `RegisterBlocked.space`.
+        prologue_inside: Whether the stage that makes the other operand (padding) is part of the kernel.
+        dots: How instructions for several products at a time compute it; None if each step is one multiply-add.
 
     Attributes:
-        outer: the axes that are not tiled.
-        rows: the tiled row axes.
-        column: the tiled column axis.
-        reductions: the number of reduction axes.
-        inside: the stage of the prologue if it is part of the kernel, else None.
-        parallel: whether tasks are shared out to threads.
-        packed: the column operand as it is packed; None if it is read as it lies.
-        transforms: for each constant input that is packed ahead of time, what packs it. They are the column operand,
+        outer: The axes that are not tiled.
+        rows: The tiled row axes.
+        column: The tiled column axis.
+        reductions: The number of reduction axes.
+        inside: The stage of the prologue if it is part of the kernel, else None.
+        parallel: Whether tasks are shared out to threads.
+        packed: The column operand as it is packed; None if it is read as it lies.
+        transforms: For each constant input that is packed ahead of time, what packs it. They are the column operand,
             if it is constant, and what decodes it.
     """
 
@@ -148,9 +148,9 @@ class TiledContraction:
         """The stage that lays an operand out as [outer..., tile, reductions..., column], and its load.
 
         Args:
-            contraction: the contraction.
-            load: the load of the operand.
-            number: how many operands are packed before it.
+            contraction: The contraction.
+            load: The load of the operand.
+            number: How many operands are packed before it.
         """
         used = {name for index in load.indices for name in variables(index)}
         old_axes = [axis for axis in (*contraction.outer, *contraction.stage.reductions) if axis.var in used]
@@ -224,13 +224,13 @@ def tiled_axis(name: str, extent: int, size: int, block: int | None = None) -> T
 def scheduled_kernel(
     tiled: TiledContraction, target: Cpu, config: Mapping[str, Any], prologue_in_registers: bool
 ) -> PrimFunc:
-    """Schedule the kernel of a tiled contraction.
+    """Schedules the kernel of a tiled contraction.
 
     Args:
-        tiled: the contraction.
-        target: the machine to schedule for.
+        tiled: The contraction.
+        target: The machine to schedule for.
         config: `order` and `unroll`; see `RegisterBlocked.space`.
-        prologue_in_registers: if the prologue is inside of the kernel: whether each tile computes what it needs in
+        prologue_in_registers: If the prologue is inside of the kernel: whether each tile computes what it needs in
             registers, or each task does in a buffer.
 
     Returns:

@@ -29,9 +29,9 @@ def with_wide_bytes(contraction: Contraction, constants: tuple[int, ...], target
     """The contraction with data of 16 bits, if instructions for dot products can compute it in this form only.
 
     Args:
-        contraction: any contraction.
-        constants: the positions of the constant inputs of its function.
-        target: the machine.
+        contraction: Any contraction.
+        constants: The positions of the constant inputs of its function.
+        target: The machine.
 
     Returns:
         The contraction of a function that computes the same; `contraction` itself if nothing is gained.

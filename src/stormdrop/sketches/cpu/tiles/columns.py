@@ -46,10 +46,10 @@ class TileColumns:
     """The column operand of a contraction.
 
     Args:
-        contraction: the contraction.
-        dots: how tiles multiply it.
-        column_tiles: the tiles of columns of a panel.
-        by_column: whether a task walks through all rows before it goes on to the next panel.
+        contraction: The contraction.
+        dots: How tiles multiply it.
+        column_tiles: The tiles of columns of a panel.
+        by_column: Whether a task walks through all rows before it goes on to the next panel.
 
     Attributes:
         buffer: What the words lie in: all of them [outer..., panel, word, column], or those of two panels.
@@ -89,10 +89,10 @@ class TileColumns:
         """A word.
 
         Args:
-            outer: the position on each outer axis.
-            panel: the panel; if tasks pack their panels, the one that they read or the next one.
-            word: the number of the word in the panel.
-            column: the column in the panel.
+            outer: The position on each outer axis.
+            panel: The panel; if tasks pack their panels, the one that they read or the next one.
+            word: The number of the word in the panel.
+            column: The column in the panel.
         """
         if self.by_panel:
             return self.buffer[prim.FloorMod(panel, IntImm("int32", 2)), word, column]
@@ -103,13 +103,13 @@ class TileColumns:
         """What a group packs: its slice of the next panel.
 
         Args:
-            panel: the panel that the group reads.
-            group: the number of the group among those of the panel.
-            groups: how many these are, and how many slices a panel has.
-            is_first: whether it is the first one of its task. That packs its own panel before, and the slices of the
+            panel: The panel that the group reads.
+            group: The number of the group among those of the panel.
+            groups: How many these are, and how many slices a panel has.
+            is_first: Whether it is the first one of its task. That packs its own panel before, and the slices of the
                 next one that groups before it would have packed.
-            follows: whether the task goes on to the next panel.
-            lanes: the most lanes of a vector.
+            follows: Whether the task goes on to the next panel.
+            lanes: The most lanes of a vector.
         """
         number = variable("slice")
         missed = IfThenElse(number < group, self._packed_slice(panel + 1, number, groups, lanes), None)

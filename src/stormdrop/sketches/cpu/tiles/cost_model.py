@@ -46,10 +46,10 @@ def cycles(
     """The expected cycles of n configurations.
 
     Args:
-        contraction: the contraction.
-        dots: how tiles multiply it.
+        contraction: The contraction.
+        dots: How tiles multiply it.
         knobs: n values of each knob, by name.
-        target: the machine.
+        target: The machine.
     """
     extents = rows_of(contraction).extents
     words = dots.parts * math.prod(dots.extents(contraction))

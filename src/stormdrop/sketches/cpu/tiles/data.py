@@ -39,12 +39,12 @@ class TileData:
     """The data of a contraction.
 
     Args:
-        contraction: the contraction; if there are parts, that of the high ones.
-        dots: how tiles multiply it.
-        rows: how tiles walk through its rows.
-        by_column: whether a task walks through all rows before it goes on to the next columns.
-        tiles: the tiles of rows of a group of steps.
-        tile_rows: the rows of a tile.
+        contraction: The contraction; if there are parts, that of the high ones.
+        dots: How tiles multiply it.
+        rows: How tiles walk through its rows.
+        by_column: Whether a task walks through all rows before it goes on to the next columns.
+        tiles: The tiles of rows of a group of steps.
+        tile_rows: The rows of a tile.
 
     Attributes:
         sources: The buffers of the whole data, one for each part.
@@ -94,9 +94,9 @@ class TileData:
         """The first element of a tile.
 
         Args:
-            part: the part.
-            where: the position on each axis of the contraction.
-            row: the row of the group.
+            part: The part.
+            where: The position on each axis of the contraction.
+            row: The row of the group.
         """
         indices = [substitute(index, where) for index in self._load.indices]
         return self.rows[part][row, indices[-1]] if self.rows else self.sources[part][tuple(indices)]
@@ -105,9 +105,9 @@ class TileData:
         """Computes the rows of a tile.
 
         Args:
-            lanes: the lanes of a vector.
-            first: the first row, among those of the group.
-            where: the positions on the axes of the contraction, but for the reductions, at a row of the tile.
+            lanes: The lanes of a vector.
+            first: The first row, among those of the group.
+            where: The positions on the axes of the contraction, but for the reductions, at a row of the tile.
         """
         lanes = math.gcd(self._width, lanes)
         row, vector = variable("row"), variable("vector")

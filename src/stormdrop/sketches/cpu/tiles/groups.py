@@ -33,13 +33,13 @@ def steps_per_group(
     """The steps of a group, if there are several blocks of the reduction.
 
     Args:
-        contraction: the contraction.
-        dots: how tiles multiply it.
-        target: the machine.
-        steps: the steps with one panel, or those of n configurations, as for all that follow.
-        panels: the panels.
-        sums: the numbers that a step adds up.
-        by_column: whether the order is "columns".
+        contraction: The contraction.
+        dots: How tiles multiply it.
+        target: The machine.
+        steps: The steps with one panel, or those of n configurations, as for all that follow.
+        panels: The panels.
+        sums: The numbers that a step adds up.
+        by_column: Whether the order is "columns".
 
     Returns:
         The steps of a group, or those of n configurations.

@@ -58,10 +58,10 @@ def configuration(rows: int, depth: int, sums: int, data: int) -> np.ndarray[Any
     """The words of a configuration.
 
     Args:
-        rows: the rows of a tile of sums, and of one of data.
-        depth: the words in a row of data, which are the rows of a tile of columns.
-        sums: how many tiles hold sums; they come first.
-        data: how many tiles hold data; they come next. All others hold columns.
+        rows: The rows of a tile of sums, and of one of data.
+        depth: The words in a row of data, which are the rows of a tile of columns.
+        sums: How many tiles hold sums; they come first.
+        data: How many tiles hold data; they come next. All others hold columns.
     """
     count = {"sums": sums, "data": data, "columns": REGISTERS - sums - data}
     of_tile = [kind for kind, number in count.items() for _ in range(number)]
@@ -78,11 +78,11 @@ def configure(words: Buffer, rows: int, depth: int, sums: int, data: int) -> lis
     """Configures the tiles of a thread.
 
     Args:
-        words: a buffer of `CONFIGURATION_WORDS` words in int32.
-        rows: as in `configuration`, like the others.
-        depth: the words in a row of data.
-        sums: how many tiles hold sums.
-        data: how many tiles hold data.
+        words: A buffer of `CONFIGURATION_WORDS` words in int32.
+        rows: As in `configuration`, like the others.
+        depth: The words in a row of data.
+        sums: How many tiles hold sums.
+        data: How many tiles hold data.
     """
     values = configuration(rows, depth, sums, data).tolist()
     stores = [BufferStore(words, IntImm("int32", value), [number]) for number, value in enumerate(values)]

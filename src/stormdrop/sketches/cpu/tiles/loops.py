@@ -61,11 +61,11 @@ class TileLoops:
     """One contraction; `variant` is the result.
 
     Args:
-        contraction: the contraction.
-        dots: how its column operand becomes words; the grouped reduction is the last one, and the data have whole
+        contraction: The contraction.
+        dots: How its column operand becomes words; the grouped reduction is the last one, and the data have whole
             groups of its steps.
-        target: the machine.
-        config: the values of the knobs, see `Tiles.space`.
+        target: The machine.
+        config: The values of the knobs, see `Tiles.space`.
 
     The buffers:
 
@@ -153,9 +153,9 @@ class TileLoops:
         """The results of some steps: of all blocks of the reduction one after the other, each for all of them.
 
         Args:
-            number: the number of the group, and of the panel.
-            done: how many the task has computed before.
-            each: how many a task computes.
+            number: The number of the group, and of the panel.
+            done: How many the task has computed before.
+            each: How many a task computes.
         """
         if self.by_column:
             panel, group = unraveled(number, [self.panels, self.groups])
@@ -185,8 +185,8 @@ class TileLoops:
         """Computes the parts of the rows of a step.
 
         Args:
-            first: the number of the first step of the group.
-            position: the position of the step in the group.
+            first: The number of the first step of the group.
+            position: The position of the step in the group.
         """
         outer, starts = self._begin(first + position)
 
@@ -248,9 +248,9 @@ class TileLoops:
         """Adds one product of all tiles of a step to their sums.
 
         Args:
-            step: the step.
-            at: the position on each reduction.
-            product: the number of the product.
+            step: The step.
+            at: The position on each reduction.
+            product: The number of the product.
         """
         statements: list[Any] = []
         loaded: tuple[int | None, int | None] = (None, None)

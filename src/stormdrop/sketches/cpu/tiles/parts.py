@@ -37,8 +37,8 @@ def with_high_parts(contraction: Contraction, constants: tuple[int, ...]) -> Con
     """The contraction of the high parts of the data, which a stage computes.
 
     Args:
-        contraction: a contraction of float32.
-        constants: the positions of the constant inputs of its function.
+        contraction: A contraction of float32.
+        constants: The positions of the constant inputs of its function.
     """
     graph, source = contraction.graph, contraction.other.source
     *leading, width = shape_of(source)

@@ -42,8 +42,8 @@ def split_at(loops: Sequence[int], block: int) -> tuple[list[int], list[int]]:
     The last one of the former and the first one of the latter are two parts of one loop.
 
     Args:
-        loops: the extents of all loops, the outermost first.
-        block: the products of a block, one of `block_sizes`.
+        loops: The extents of all loops, the outermost first.
+        block: The products of a block, one of `block_sizes`.
 
     Example:
         >>> split_at([3, 3, 8], 24)

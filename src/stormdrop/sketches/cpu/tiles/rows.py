@@ -60,7 +60,7 @@ def rows_of(contraction: Contraction) -> Rows:
     """How tiles walk through the rows of a contraction.
 
     Args:
-        contraction: the contraction. Its data have a constant stride along the last row axis.
+        contraction: The contraction. Its data have a constant stride along the last row axis.
     """
     extents, axes = row_extents(contraction), contraction.rows
     if len(extents) == 1:

@@ -128,12 +128,12 @@ def contraction_of(workload: Workload, target: Cpu, parts: bool) -> tuple[Contra
     """The contraction of a workload, and how tiles multiply it.
 
     Args:
-        workload: the function.
-        target: the machine.
-        parts: whether factors of float32 are taken as two parts.
+        workload: The function.
+        target: The machine.
+        parts: Whether factors of float32 are taken as two parts.
 
     Raises:
-        UnsupportedFunction: it has no such contraction, or the machine does not multiply it.
+        UnsupportedFunction: It has no such contraction, or the machine does not multiply it.
     """
     contraction = find_contraction(workload.graph, workload.constants)
     if parts:

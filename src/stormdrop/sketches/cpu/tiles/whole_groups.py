@@ -28,7 +28,7 @@ def groups_that_fill_tiles(words: int) -> int:
     """The number of words, or a slightly larger one, that rows of tiles divide without much waste.
 
     Args:
-        words: the words of a reduction.
+        words: The words of a reduction.
 
     Example:
         >>> groups_that_fill_tiles(36), groups_that_fill_tiles(37)
@@ -42,9 +42,9 @@ def with_whole_groups(contraction: Contraction, constants: tuple[int, ...], widt
     """The contraction with data whose last axis is so wide.
 
     Args:
-        contraction: a contraction. Its last reduction is the last axis of the data, or has this width.
-        constants: the positions of the constant inputs of its function.
-        width: the elements of whole groups.
+        contraction: A contraction. Its last reduction is the last axis of the data, or has this width.
+        constants: The positions of the constant inputs of its function.
+        width: The elements of whole groups.
 
     Returns:
         The contraction of a function that computes the same; `contraction` itself if the data are as wide.

@@ -24,16 +24,16 @@ class Convolution:
     """sum(data[batch, y + ry, x + rx, channel] * weight[column, ry, rx, channel]) over a window and the channels.
 
     Args:
-        contraction: the function as a contraction; its column axis is the output channel.
-        before: the stages that run before the convolution and make the buffer of `data` (padded, laid out).
-        data: the load of the images, channels last.
-        weight: the load of the weights, in any layout.
-        data_factor, weight_factor: both as the contraction reads them, with their zero points.
-        constant: the position of the weights among the function's inputs.
-        batch: all other spatial axes.
+        contraction: The function as a contraction; its column axis is the output channel.
+        before: The stages that run before the convolution and make the buffer of `data` (padded, laid out).
+        data: The load of the images, channels last.
+        weight: The load of the weights, in any layout.
+        data_factor, weight_factor: Both as the contraction reads them, with their zero points.
+        constant: The position of the weights among the function's inputs.
+        batch: All other spatial axes.
         image: (y, ry) and (x, rx). If the convolution runs along one axis only, y and ry are of extent 1 and nothing
             reads them.
-        channel: the input channel.
+        channel: The input channel.
     """
 
     contraction: Contraction
@@ -75,10 +75,10 @@ class Convolution:
 
 @lru_cache(maxsize=64)
 def find_convolution(workload: Workload) -> Convolution:
-    """Find the convolution of a workload.
+    """Finds the convolution of a workload.
 
     Raises:
-        UnsupportedFunction: the workload has no convolution of stride 1 by constant weights that adds up in float32 or
+        UnsupportedFunction: The workload has no convolution of stride 1 by constant weights that adds up in float32 or
             adds up products of bytes.
     """
     contraction = find_contraction(workload.graph, workload.constants)

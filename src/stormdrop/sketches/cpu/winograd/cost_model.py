@@ -45,14 +45,14 @@ _USABLE = 0.9  # share of a cache that is used before it overflows
 
 
 def cycles(conv: Convolution, m: int, arithmetic: Arithmetic, knobs: Mapping[str, NDArray[Any]], target: Cpu) -> Floats:
-    """Estimate the cycles of n configurations.
+    """Estimates the cycles of n configurations.
 
     Args:
-        conv: the convolution.
-        m: the outputs of a tile along each axis that has a window.
-        arithmetic: what it is computed in.
+        conv: The convolution.
+        m: The outputs of a tile along each axis that has a window.
+        arithmetic: What it is computed in.
         knobs: n values of each knob, by name; see `Winograd.space`.
-        target: the machine.
+        target: The machine.
 
     Returns:
         Expected cycles until the last core is done, shape `(n,)`.

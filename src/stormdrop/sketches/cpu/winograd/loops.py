@@ -34,11 +34,11 @@ class WinogradLoops:
     """One convolution by filters of m outputs; `variant` is the result.
 
     Args:
-        conv: the convolution.
-        m: the outputs of a tile along each axis that has a window.
-        arithmetic: what it is computed in.
-        target: the machine to schedule for.
-        config: the values of the knobs, see `Winograd.space`.
+        conv: The convolution.
+        m: The outputs of a tile along each axis that has a window.
+        arithmetic: What it is computed in.
+        target: The machine to schedule for.
+        config: The values of the knobs, see `Winograd.space`.
 
     The buffers, with `positions` = alpha of y times alpha of x:
 
@@ -322,9 +322,9 @@ class _TilePosition:
     """Where a tile of a block is. It is bound to variables once, because TVM's passes are slow on long expressions.
 
     Attributes:
-        bindings: the statements that bind the variables.
-        corner: the position at which the tile begins, by variable of the batch axes and the axes of the image.
-        numbers: the number of tiles above the tile and to its left.
+        bindings: The statements that bind the variables.
+        corner: The position at which the tile begins, by variable of the batch axes and the axes of the image.
+        numbers: The number of tiles above the tile and to its left.
     """
 
     def __init__(self, loops: WinogradLoops, block: Expr, tile: Expr) -> None:

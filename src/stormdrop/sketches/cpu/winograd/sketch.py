@@ -58,8 +58,8 @@ class Winograd:
     """A sketch for convolutions of stride 1 by constant weights in float32 or bfloat16, see the module.
 
     Args:
-        m: the outputs of a tile along each axis that has a window: 2 or 4.
-        max_error: the bound on max|difference| / max|reference| of what it computes. It is not exact for small
+        m: The outputs of a tile along each axis that has a window: 2 or 4.
+        max_error: The bound on max|difference| / max|reference| of what it computes. It is not exact for small
             integers.
     """
 

@@ -14,7 +14,7 @@ from .rfactor import PARTS
 
 @dataclass(frozen=True)
 class ComputeLocation(Annotation):
-    """Before: B has a nest of its own     After: B is computed inside of a loop of the nest that reads it
+    """Before: B has a nest of its own     After: B is computed inside of a loop of the nest that reads it.
 
     The knob is 0 for a nest of its own, 1 for the outermost level of its consumer's nest, and more for a deeper one. It
     concerns padding, row maxima and partial sums. A producer of a producer must not be computed deeper than that one.

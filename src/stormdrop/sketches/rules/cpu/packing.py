@@ -17,7 +17,7 @@ PACKED = "packed"  # a note on blocks that pack
 
 @dataclass(frozen=True)
 class Pack(Rule):
-    """Before: B[k, j], read with k = (k0, k1) and j = (j0, ..., j3).     After: B[j0, j1, k0, j2, k1, j3]
+    """Before: B[k, j], read with k = (k0, k1) and j = (j0, ..., j3).     After: B[j0, j1, k0, j2, k1, j3].
 
     A constant operand is packed ahead of time, another one by a block of its own.
     """

@@ -14,7 +14,9 @@ from ..contract import Annotation, Applies, State
 
 @dataclass(frozen=True)
 class Vectorise(Annotation):
-    """Before:     for i, j, r:              y[i, j] += x[i, r, j]
+    """Vectors along neighbours in memory.
+
+    Before:     for i, j, r:              y[i, j] += x[i, r, j]
     After:      for i, j0, r, vector j1:  y[i, j0 * v + j1] += x[i, r, j0 * v + j1]
     """
 

@@ -15,7 +15,7 @@ _VECTORS = (1, 2, 4)
 
 @dataclass(frozen=True)
 class Bind(Annotation):
-    """Before: for i, j: ...     After: for blocks in blockIdx.x: for threads in threadIdx.x: [for vector: ...]
+    """Before: for i, j: ...     After: for blocks in blockIdx.x: for threads in threadIdx.x: [for vector: ...].
 
     The threads of a block are a knob, which these kernels share. So are the elements of a vector, which there are only
     if a block does not reduce. Rows that several threads work on together are divided among the threads that are left.

@@ -25,7 +25,7 @@ _LANES = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class CrossThreadReduction(Rule):
-    """Before: a thread for y[i] = sum over r of x[i, r]     After: `lanes` threads share the terms, then combine theirs
+    """Before: a thread for y[i] = sum over r of x[i, r]     After: `lanes` threads share the terms and combine theirs.
 
     As in Ansor there have to be more terms than a warp has threads; a contraction must have fewer results than terms,
     and fewer than a warp for each multiprocessor. Which threads are neighbours follows from the memory.
@@ -67,7 +67,7 @@ class CrossThreadReduction(Rule):
 
 @dataclass(frozen=True)
 class FuseReduction(Rule):
-    """Before: two kernels, t[i] = sum ...; y[i] = f(t[i])     After: each thread computes an element of t, then of y
+    """Before: two kernels, t[i] = sum ...; y[i] = f(t[i])     After: each thread computes an element of t, then of y.
 
     It applies to reductions whose terms threads do not share.
     """

@@ -39,7 +39,7 @@ _REDUCTION_LEVELS = 3
 
 @dataclass(frozen=True)
 class CacheRegisters(Rule):
-    """Before: C[i, j] = sum ...     After: local[i, j] = sum ...; C[i, j] = local[i, j]
+    """Before: C[i, j] = sum ...     After: local[i, j] = sum ...; C[i, j] = local[i, j].
 
     It applies to contractions without an elementwise consumer that could be computed in their place, and to what the
     rule "simplify tensor" takes. Unlike on a CPU there is no sketch without it: sums in global memory are never fast.
@@ -92,7 +92,7 @@ class TileOnGpu(Rule):
 
 @dataclass(frozen=True)
 class CacheRead(Rule):
-    """Before: C[i, j] += A[i, k] * B[k, j]     After: A1 = A, B1 = B (shared); C[i, j] += A1[i, k] * B1[k, j]
+    """Before: C[i, j] += A[i, k] * B[k, j]     After: A1 = A, B1 = B (shared); C[i, j] += A1[i, k] * B1[k, j].
 
     It stages every operand whose indices are affine. All threads of a block fetch together. The elements that a thread
     fetches at a time are a knob.
@@ -117,7 +117,7 @@ class CacheRead(Rule):
 
 
 def _stage(state: State, block: str, buffer: str) -> Any:
-    """Have a block read a buffer through a copy in shared memory. Returns the copy.
+    """Has a block read a buffer through a copy in shared memory. Returns the copy.
 
     TVM names a copy after its buffer. If another contraction has such a copy, this one is made of a copy in global
     memory, which has another name and is then inlined.
