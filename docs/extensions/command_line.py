@@ -72,7 +72,7 @@ def examples(name: str) -> str:
 def parameters(command: Any) -> str:
     """A table of the arguments and the options."""
     rows = ["| argument or option | meaning | default |", "|---|---|---|"]
-    for parameter in command.params:
+    for parameter in (each for each in command.params if not getattr(each, "hidden", False)):
         option = parameter.param_type_name == "option"
         words = [*parameter.opts, *filter(None, [parameter.metavar])] if option else [parameter.metavar]
         default = "required" if parameter.required else _default(parameter)

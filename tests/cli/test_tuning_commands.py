@@ -274,3 +274,9 @@ def test_a_share_of_a_peak_that_is_not_sure_is_explained(
     tuning._say_what_peak_is_worth(Cpu.detect())
     out = capsys.readouterr().out
     assert out.startswith(line) and out.count("\n") == (1 if line else 0)
+
+
+@pytest.mark.parametrize("option", ["--sketches", "--space"])
+def test_sketches_are_named_as_in_python_and_as_before(option: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["tune-op", *SMALL, option, "nonsense"]) == 2
+    assert "unknown sketches 'nonsense'" in capfd.readouterr().err

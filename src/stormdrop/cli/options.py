@@ -91,14 +91,15 @@ MaxErrorOption = Annotated[
         "1e-4 by default; 0 excludes such kernels. With --precision auto that of the model's outputs, 1e-2 by default.",
     ),
 ]
-SpaceOption = Annotated[
+SketchesOption = Annotated[
     str | None,
     typer.Option(
-        "--space",
+        "--sketches",
         metavar="NAME",
         help="The sketches to search: builtin (the default), rules (derived as Ansor does) or meta_schedule (TVM's).",
     ),
 ]
+SpaceOption = Annotated[str | None, typer.Option("--space", hidden=True, help="What --sketches was called before 0.3.")]
 FeaturesOption = Annotated[
     str,
     typer.Option(
@@ -398,7 +399,7 @@ def tune_options(
     resume: bool,
     fresh: bool,
     max_error: float | None,
-    space: str | None,
+    sketches: str | None,
     features: str = "knobs",
 ) -> TuneOptions:
     """The options of a tuning, made of those of the command line.
@@ -417,7 +418,7 @@ def tune_options(
         resume=resume,
         fresh=fresh,
         max_error=max_error,
-        sketches=space,
+        sketches=sketches,
         features=features,
     )
 

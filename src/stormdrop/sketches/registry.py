@@ -114,7 +114,7 @@ def _of_plugins(group: str) -> list[Any]:
 def _from_source(source: str, workload: Workload, target: Machine) -> Sequence[AnySketch] | None:
     """The sketches of a source; None for "builtin"."""
     if source not in SOURCES:
-        raise InputError(f"unknown space {source!r}; {hint(source, SOURCES)}")
+        raise InputError(f"unknown sketches {source!r}; {hint(source, SOURCES)}")
     if source == "rules":
         from .rules import derive
 

@@ -31,6 +31,7 @@ from ..options import (
     SeedOption,
     ShapeOption,
     ShowOption,
+    SketchesOption,
     SpaceOption,
     TargetOption,
     TimeOption,
@@ -77,6 +78,7 @@ def tune_op(
     fresh: FreshOption = False,
     no_transfer: NoTransferOption = False,
     max_error: MaxErrorOption = None,
+    sketches: SketchesOption = None,
     space: SpaceOption = None,
     features: FeaturesOption = "knobs",
     runner: RunnerOption = None,
@@ -90,7 +92,9 @@ def tune_op(
     as_json: JsonOption = False,
 ) -> int:
     """Tune one operator on this machine."""
-    tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
+    tune_options = options.tune_options(
+        search, trials, time, seed, resume, fresh, max_error, sketches or space, features
+    )
     tune_options = replace(tune_options, transfer=not no_transfer)
     shown = options.check_show(show)
     options.not_empty(target, "--target", "cpu")
@@ -158,6 +162,7 @@ def tune(
     fresh: FreshOption = False,
     no_transfer: NoTransferOption = False,
     max_error: MaxErrorOption = None,
+    sketches: SketchesOption = None,
     space: SpaceOption = None,
     features: FeaturesOption = "knobs",
     shape: ShapeOption = None,
@@ -175,7 +180,9 @@ def tune(
     as_json: JsonOption = False,
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
-    tune_options = options.tune_options(search, trials, time, seed, resume, fresh, max_error, space, features)
+    tune_options = options.tune_options(
+        search, trials, time, seed, resume, fresh, max_error, sketches or space, features
+    )
     tune_options = replace(tune_options, transfer=not no_transfer, precision=precision)
     options.onnx_file(model)
     options.not_empty(target, "--target", "cpu")

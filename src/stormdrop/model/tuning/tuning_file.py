@@ -238,7 +238,7 @@ def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, targ
     if options.max_error is not None:
         words += ["--max-error", f"{options.max_error:g}"]
     if isinstance(options.sketches, str):
-        words += ["--space", options.sketches]
+        words += ["--sketches", options.sketches]
     for name, shape in (shapes or {}).items():
         sizes = (",".join(map(str, size)) if is_list(size) else str(size) for size in shape)
         words += ["--shape", f"{name}={'x'.join(sizes)}"]
