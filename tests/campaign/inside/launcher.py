@@ -29,7 +29,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stormdrop.measure.contract import KernelSetup
 
 LOG = os.open(os.environ["CAMPAIGN_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
@@ -101,14 +104,14 @@ def watch_measurer(module: ModuleType) -> None:
     make = module.LocalMeasurer.__init__
 
     @functools.wraps(make)
-    def logged(self: Any, workload: Any, *arguments: Any, **named: Any) -> None:
-        make(self, workload, *arguments, **named)
+    def logged(self: Any, setup: KernelSetup, *arguments: Any, **named: Any) -> None:
+        make(self, setup, *arguments, **named)
         run = self.runs.run
 
         def announced_run(worker: Any, key: int, *rest: Any) -> Any:
             candidate = next(candidate for candidate, known in self._keys.items() if known == key)
             config = self._spaces[candidate.sketch].config(candidate.point)
-            log("begin", workload=workload.key, sketch=candidate.sketch, config=dict(config))
+            log("begin", workload=setup.workload.key, sketch=candidate.sketch, config=dict(config))
             return run(worker, key, *rest)
 
         self.runs.run = announced_run
