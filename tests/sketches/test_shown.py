@@ -10,20 +10,22 @@ from stormdrop.errors import InputError
 from stormdrop.machine.contract import Machine
 from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
+from stormdrop.sketches.contract import AnySketch
 from stormdrop.sketches.cpu.contractions import cost_model as prior
 from stormdrop.sketches.gpu.features import NAMES
 from stormdrop.sketches.knowledge import features
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.sketches.statement_features import WIDTH
+from stormdrop.space import Space
 from stormdrop.trial import Candidate
 
 CONVOLUTION = operators.conv2d(1, 14, 14, 32, 32, 3, 3, pad=1)
 
 
-def candidates(target: Machine, number: int = 6) -> tuple[list[tuple[object, object]], list[Candidate]]:
+def candidates(target: Machine, number: int = 6) -> tuple[list[tuple[AnySketch, Space]], list[Candidate]]:
     rng = np.random.default_rng(0)
     sketches = sketches_for(CONVOLUTION, target)
-    return sketches, [Candidate(space.name, space.sample(rng)) for _, space in sketches for _ in range(number)]  # type: ignore
+    return sketches, [Candidate(space.name, space.sample(rng)) for _, space in sketches for _ in range(number)]
 
 
 def test_knobs_need_not_be_shown() -> None:
@@ -37,12 +39,12 @@ def test_each_sketch_has_columns_of_its_own() -> None:
     target = Cpu.detect()
     sketches, several = candidates(target)
     assert len(sketches) > 1
-    describe = features(sketches, CONVOLUTION, target, "analytic")  # type: ignore[arg-type]
+    describe = features(sketches, CONVOLUTION, target, "analytic")
     assert describe is not None
     rows = describe(several)
     assert len({row.shape for row in rows}) == 1 and rows[0].shape[0] == 1
     table = np.concatenate(rows)
-    names = [space.name for _, space in sketches]  # type: ignore[attr-defined]
+    names = [space.name for _, space in sketches]
     np.testing.assert_array_equal(table[:, : len(names)].argmax(axis=1), [names.index(c.sketch) for c in several])
     blocked = names.index("register_blocked")
     # Those of another sketch are zero; its own are the figures that it computes of its knobs.
@@ -67,11 +69,11 @@ def test_both_are_knobs_and_what_a_sketch_says_of_them() -> None:
     np.testing.assert_array_equal(tables["both"], np.hstack([knobs, tables["analytic"]]))
 
 
-def describe_width(sketches: list[tuple[object, object]], target: Cpu, index: int) -> int:
-    describe = features(sketches[index : index + 1], CONVOLUTION, target, "analytic")  # type: ignore[arg-type]
+def describe_width(sketches: list[tuple[AnySketch, Space]], target: Cpu, index: int) -> int:
+    describe = features(sketches[index : index + 1], CONVOLUTION, target, "analytic")
     assert describe is not None
     space = sketches[index][1]
-    return int(describe([Candidate(space.name, space.origin)])[0].shape[1])  # type: ignore[attr-defined]
+    return int(describe([Candidate(space.name, space.origin)])[0].shape[1])
 
 
 def test_the_eight_of_a_cpu() -> None:
@@ -80,7 +82,7 @@ def test_the_eight_of_a_cpu() -> None:
     workload, rng = operators.matmul(512, 512, 512), np.random.default_rng(0)
     points = [space.sample(rng) for _ in range(100)]
     columns = space.columns(points)
-    table = dict(zip(prior.FEATURES, sketch.features(workload, target, columns).T, strict=True))  # type: ignore
+    table = dict(zip(prior.FEATURES, sketch.features(workload, target, columns).T, strict=True))  # type: ignore[attr-defined]
     operations, once = 2 * 512**3, 4 * 3 * 512**2
     for level in ("OI_L2", "OI_L3", "OI_Memory"):
         # Nothing is moved less than once.
@@ -96,7 +98,7 @@ def test_the_eight_of_a_cpu() -> None:
 def test_the_seven_of_a_gpu() -> None:
     a100 = GPUS["a100"]
     sketches, several = candidates(a100)
-    describe = features(sketches, CONVOLUTION, a100, "analytic")  # type: ignore[arg-type]
+    describe = features(sketches, CONVOLUTION, a100, "analytic")
     assert describe is not None
     assert {row.shape for row in describe(several)} == {(1, len(NAMES))}
 
@@ -104,7 +106,7 @@ def test_the_seven_of_a_gpu() -> None:
 @pytest.mark.parametrize("target", [Cpu.detect(), GPUS["a100"]], ids=["cpu", "a100"])
 def test_the_164_of_each_statement(target: Machine) -> None:
     sketches, several = candidates(target, 3)
-    describe = features(sketches, CONVOLUTION, target, "statements")  # type: ignore[arg-type]
+    describe = features(sketches, CONVOLUTION, target, "statements")
     assert describe is not None
     rows = describe([several[0], several[1], several[0]])
     assert all(row.shape[1] == WIDTH and len(row) >= 1 and np.isfinite(row).all() for row in rows)
