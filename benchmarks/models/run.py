@@ -104,7 +104,8 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, A
             short = sd.tune_model(logits, trials=1, seed=options.seed, search=options.search, store=store).model
             error = max(error, verify(short, logits, options.seed).max_error)
     inside = profile(tuned.model, random_feeds(tuned.model.inputs, options.seed))
-    limits, explained = asdict(peak(tuned.target)), 0.0
+    limits: Any = asdict(peak(tuned.target))
+    explained = 0.0
     for kernel in inside.kernels:
         if kernel.work is not None:
             place = place_in_roofline(kernel.work.flops, kernel.work.bytes, kernel.seconds / kernel.calls, limits)

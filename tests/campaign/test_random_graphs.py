@@ -19,6 +19,7 @@ from random_graphs import Batch, described, shrunk
 
 
 @pytest.mark.compiles
+@pytest.mark.timeout(1800)  # a minute on an idle machine
 def test_two_hundred_graphs_are_right_and_one_in_a_hundred_may_be_refused(tmp_path: Path) -> None:
     outcomes = [Batch(seed).run(tmp_path) for seed in range(4)]
     assert not [finding for outcome in outcomes for finding in outcome.findings]

@@ -46,10 +46,12 @@ def served() -> Iterator[tuple[str, psutil.Popen]]:
         [*command, "--port-end", str(port + 1)], stderr=subprocess.DEVNULL, env={**os.environ, "TVM_NUM_THREADS": "1"}
     )
     try:
-        for _ in range(300):
+        deadline = time.monotonic() + 240  # however busy the machine is
+        while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
+            assert server.is_running() and time.monotonic() < deadline, "the server does not answer"
             time.sleep(0.1)
         yield f"127.0.0.1:{port}", server
     finally:

@@ -178,6 +178,18 @@ class InterruptingRace(Even):
         raise KeyboardInterrupt
 
 
+class InterruptingClose(Even):
+    """Ctrl-C while the first session is closed."""
+
+    def close(self) -> None:
+        if not _closed:
+            _closed.add(self.workload)
+            raise KeyboardInterrupt
+
+
+_closed: set[str] = set()
+
+
 class Dying(Even):
     """The workers of the second task die after some candidates."""
 
@@ -188,11 +200,12 @@ class Dying(Even):
                 raise MeasureError("the workers cannot be started")
 
 
-@pytest.mark.parametrize("kind", [Interrupting, InterruptingRace])
+@pytest.mark.parametrize("kind", [Interrupting, InterruptingRace, InterruptingClose])
 def test_ctrl_c_keeps_what_was_found(
     residual: Graph, target: Cpu, kind: type[Even], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = measure_with(monkeypatch, kind)
+    _closed.clear()
     with open_store("sqlite://") as store:
         result = tune_graph(residual, target, store, of_trials(60))
         assert result.interrupted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,8 +50,18 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
     "doctor": doctor.doctor,
     "fleet": fleet.fleet,
 }
+
+
+class _Command(typer.core.TyperCommand):
+    """A command whose help ends with examples, which are not made before somebody asks for help."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        self.epilog = epilog(str(self.name))
+        super().format_epilog(ctx, formatter)
+
+
 for _name, _command in _COMMANDS.items():
-    app.command(_name, epilog=epilog(_name))(_command)
+    app.command(_name, cls=_Command)(_command)
 app.add_typer(database.app, name="db")
 
 # The base class of what typer raises for bad usage. Versions of typer have it in different places.

@@ -68,7 +68,7 @@ def descriptions() -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for file in Path(__file__).parents[1].joinpath("operators").glob("*.py"):
-        for node in ast.parse(file.read_text()).body:
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
             match node:
                 case ast.FunctionDef(
                     decorator_list=[ast.Call(func=ast.Name("operator"), args=[ast.Constant(str(purpose)), *_])]
@@ -85,7 +85,7 @@ def epilog(command: str) -> str:
     """
     parts = [_block("Examples", EXAMPLES[command])]
     if command == "tune-op":
-        width = max(map(len, descriptions()))
+        width = max(map(len, descriptions()), default=0)
         lines = tuple(f"{name:<{width}}  {what}" for name, what in descriptions().items())
         parts.append(_block("Operators (their arguments: stormdrop operators)", lines))
     return "\n\n".join(parts)

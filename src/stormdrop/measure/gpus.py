@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
+from ..trial import Phases
 from .contract import KernelSetup
 from .local import LocalMeasurer
 from .places import Place, PlacesMeasurer
@@ -26,6 +28,12 @@ class GpusMeasurer(PlacesMeasurer):
         share = max(1, setup.target.cores // len(gpus))
         places = [Place(str(gpu), LocalMeasurer(setup, workers=share, gpu=gpu, stop=stop), width=share) for gpu in gpus]
         return cls(setup.target.name, places, stop)
+
+    def wall_seconds(self, spent: Phases) -> Mapping[str, float]:
+        """The wall seconds of the GPU that was at work for longest, if all have measured equal shares."""
+        count = len(self.places)
+        share = Phases(spent.schedule / count, spent.build / count, spent.run / count, spent.check / count)
+        return max((place.measurer.wall_seconds(share) for place in self.places), key=lambda by: sum(by.values()))
 
     def conditions(self) -> dict[str, Any]:
         """The conditions of all GPUs: under each name a list with one entry per GPU."""

@@ -326,9 +326,16 @@ class PlacesMeasurer(Measurer):
         return place not in job.failed_at and not (place.accused and not job.failed_at)
 
     def _measure(self, place: Place, jobs: list[_Job]) -> None:
-        begin = time.perf_counter()
+        begin, connected = time.perf_counter(), True
         try:
-            measurements = list(place.measurer.measure([job.request for job in jobs]))
+            measurements = place.measurer.measure([job.request for job in jobs])
+            for job, measurement in zip(jobs, measurements, strict=True):
+                connected = connected and measurement.status not in _PLACES_FAULT
+                with self._changed:
+                    if job.answer is None and self._counts(place, job, measurement):
+                        job.answer = measurement
+                        self._left -= 1
+                        self._answered.notify_all()
         except MeasureError as error:
             with self._changed:
                 del self._running[place]
@@ -343,11 +350,7 @@ class PlacesMeasurer(Measurer):
             self._taken.append((time.perf_counter() - begin) / len(jobs))
             self._usual = statistics.median(self._taken)
             del self._running[place]
-            place.connected = not any(measurement.status in _PLACES_FAULT for measurement in measurements)
-            for job, measurement in zip(jobs, measurements, strict=True):
-                if job.answer is None and self._counts(place, job, measurement):
-                    job.answer = measurement
-                    self._left -= 1
+            place.connected = connected
             self._hand_back(jobs)
             for other, (_, others_jobs) in self._running.items():
                 if all(job.answer for job in others_jobs):

@@ -30,6 +30,10 @@ class ThisMachine(Site):
         """See `Site.check`."""
         if self._pool is not None and target.device != CPU:
             raise InputError(f"target {target.name} is a GPU: each has workers of its own, pool cannot be given")
+        if self._pool is not None and tracker.is_rack(target.runner):
+            raise InputError(
+                f"target {target.name} is a rack: each board has a worker of its own, pool cannot be given"
+            )
 
     def prepare(self, target: Machine, seconds: float | None) -> None:
         """Measures the peak."""

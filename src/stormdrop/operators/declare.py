@@ -94,12 +94,12 @@ def operator(
             _check_size(name, workload)
             return workload
 
-        if example:
-            EXAMPLES[name] = example
         known = OPERATORS.setdefault(name, build)
         if known.__module__ != build.__module__:
             raise OperatorError(f"there is an operator {name!r} already, in {known.__module__}")
         OPERATORS[name] = build
+        if example:
+            EXAMPLES[name] = example
         return build
 
     return declare

@@ -198,7 +198,7 @@ Steps = Generator[list[Request], list[Trial], None]
 class GeneratorSearch(ABC):
     """A search whose algorithm is a generator of batches. This base class turns it into `ask` and `tell`.
 
-    A subclass sets `name` and `Options`, sets `asks_again` if that is true, and implements `steps`, and `prepare` if it
+    A subclass sets `name` and `Options`, sets `asks_again` if that is true, and implements `steps`, and `set_up` if it
     keeps something of its own. In `steps`, `self.width` is the n of the caller's `ask`. Before it returns, `steps` sets
     `self.converged` if the search converged, and `self.best` if the search weighs samples itself.
 
@@ -260,9 +260,9 @@ class GeneratorSearch(ABC):
         self._trials: list[Trial | None] = []  # of the batch; None as long as a request has no trial
         self._handed_out = 0  # how many requests of the batch were handed out, in its order
         self._early: defaultdict[Candidate, deque[Trial]] = defaultdict(deque)  # trials that were told before a request
-        self.prepare()
+        self.set_up()
 
-    def prepare(self) -> None:  # noqa: B027  most searches need nothing
+    def set_up(self) -> None:  # noqa: B027  most searches need nothing
         """Makes what `steps` needs. The constructor calls it last."""
 
     @property

@@ -102,7 +102,7 @@ class DPAnsor(GeneratorSearch):
     asks_again = True
     options: DPAnsorOptions
 
-    def prepare(self) -> None:
+    def set_up(self) -> None:
         o = self.options
         explorer_rng, self._exploiter_rng = self.rng.spawn(2)
         self._explorer = registry.create(

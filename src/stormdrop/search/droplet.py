@@ -59,7 +59,7 @@ class Droplet(GeneratorSearch):
     asks_again = True
     options: DropletOptions
 
-    def prepare(self) -> None:
+    def set_up(self) -> None:
         o = self.options
         self._judge: Judge = judge(o.test, o.confidence, o.repeats, o.contests, o.sides)
         self._model = CostModel(self.features, self.rng) if o.prune else None

@@ -115,7 +115,7 @@ class Gradient(GeneratorSearch):
     Options = GradientOptions
     options: GradientOptions
 
-    def prepare(self) -> None:
+    def set_up(self) -> None:
         self._model = CostModel(self.features, self.rng, self.options.mean)
         self._trained = 0  # the number of trials at the last training
         self._taken = set(self.knowledge.starts)

@@ -26,7 +26,7 @@ class OnnxruntimeOperator:
 
         self._graph = operator_graph(operator, arguments, inputs)
         feeds = {name: np.ascontiguousarray(array) for name, array in self._graph.feeds.items()}
-        self._session = _session(self._graph.model, threads)
+        self._session = _session(self._graph.model, threads, {})
         self._output = self._session.run(None, feeds)[0]
         self._binding = self._session.io_binding()
         self._bound = {
@@ -50,15 +50,17 @@ class OnnxruntimeOperator:
 
 
 class OnnxruntimeModel:
-    """An ONNX model, given as a serialised file."""
+    """An ONNX model, given as a serialised file. `entries` are more options of its session, by their keys."""
 
-    def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int) -> None:
+    def __init__(
+        self, model: bytes, inputs: Mapping[str, Array], threads: int, entries: Mapping[str, str] | None = None
+    ) -> None:
         import onnxruntime
 
-        self._session = _session(model, threads)
+        self._session = _session(model, threads, entries or {})
         self._inputs = dict(inputs)
         self.versions = {"onnxruntime": onnxruntime.__version__}
-        self.settings = {"threads": threads, "optimisation": "all"}
+        self.settings = {"threads": threads, "optimisation": "all", **(entries or {})}
 
     def run(self) -> object:
         return self._session.run(None, self._inputs)
@@ -67,7 +69,7 @@ class OnnxruntimeModel:
         return [np.asarray(output) for output in self._session.run(None, self._inputs)]
 
 
-def _session(model: bytes, threads: int) -> Any:
+def _session(model: bytes, threads: int, entries: Mapping[str, str]) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -75,4 +77,6 @@ def _session(model: bytes, threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

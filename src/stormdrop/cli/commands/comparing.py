@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import InputError
+from ...tuning.options import whole_number
 from .. import completion, options, output
 from ..options import JsonOption, SeedOption
 from ..progress import Reporter
@@ -64,6 +65,8 @@ def compare(
     as_json: JsonOption = False,
 ) -> int:
     """Compare searches side by side, on an operator or on recorded spaces."""
+    for name, value in (("seeds", seeds), ("trials", trials), ("jobs", jobs)):
+        whole_number(name, value, 1)
     budget = options.duration(time)
     check_page(report, "--report")
     folder = None if out is None else _folder(out)
@@ -125,6 +128,8 @@ def landscape(
     as_json: JsonOption = False,
 ) -> int:
     """Draw the times over two knobs of a space, and the path of a search on this plane."""
+    whole_number("trials", trials, 1)
+    whole_number("seed", seed, 0)
     if out.suffix != ".png":
         raise InputError(f"--out {out}: must end in .png")
     options.writable_file(out, "--out")

@@ -93,7 +93,7 @@ def tune_op(
 ) -> int:
     """Tune one operator on this machine."""
     tune_options = options.tune_options(
-        search, trials, time, seed, resume, fresh, max_error, sketches or space, features
+        search, trials, time, seed, resume, fresh, max_error, space if sketches is None else sketches, features
     )
     tune_options = replace(tune_options, transfer=not no_transfer)
     shown = options.check_show(show)
@@ -181,7 +181,7 @@ def tune(
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
     tune_options = options.tune_options(
-        search, trials, time, seed, resume, fresh, max_error, sketches or space, features
+        search, trials, time, seed, resume, fresh, max_error, space if sketches is None else sketches, features
     )
     tune_options = replace(tune_options, transfer=not no_transfer, precision=precision)
     options.onnx_file(model)

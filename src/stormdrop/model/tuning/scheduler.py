@@ -325,14 +325,14 @@ class _Scheduler:
         except MeasureError as error:
             self._lose(task, running, error)
             return False
-        running.session.close()
+        # First: Ctrl-C may come while the session is closed, and nothing can be added to it any more.
         task.state = Answered(running.kernel, running.kernel.result(result), running.progress)
+        running.session.close()
         return result.interrupted
 
     def _lose(self, task: ScheduledTask, running: Running, error: MeasureError) -> None:
         """Keeps what is known of a task that cannot be measured any more."""
         result = running.session.abandon()
-        running.session.close()
         if isinstance(error, LockTimeout):
             task.state = Waiting(running.kernel, f"{error}: default schedule", running.progress)
         elif result.best is None:
@@ -341,6 +341,7 @@ class _Scheduler:
         else:
             found = running.kernel.result(result)
             task.state = Answered(running.kernel, found, running.progress, f"ended early: {error}")
+        running.session.close()
 
     # Where the tuning stands
 
