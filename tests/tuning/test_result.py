@@ -80,5 +80,5 @@ def test_a_result_is_a_few_lines_of_text() -> None:
     assert search.startswith("  search    ") and "8 trials, " in search
     assert repr(result.best) == f"{result.schedule()}: {result.best.timing()}"
     assert repr(result.variant).startswith("Variant of ")
-    assert repr(TARGET).startswith(f"Target({TARGET.name!r}: ") and repr(WORKLOAD) == f"Workload({WORKLOAD.name!r})"
+    assert repr(TARGET).startswith(f"Cpu({TARGET.name!r}: ") and repr(WORKLOAD) == f"Workload({WORKLOAD.name!r})"
     assert all(len(line) < 200 for line in (title, best, schedule, search, repr(TARGET)))

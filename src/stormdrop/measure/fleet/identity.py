@@ -38,6 +38,7 @@ class MachineIdentity:
         features: A digest of LLVM's names of its instruction set extensions; equal sets have equal digests.
 
     Example:
+        >>> from stormdrop import parse_machine
         >>> MachineIdentity(parse_machine("cpu/neoverse-n1"), "0a1b2c3d").kind
         'Arm Neoverse N1, 64 cores'
     """
