@@ -29,16 +29,14 @@ REQUESTS = [Request(Candidate("space", (number,)), 1) for number in range(7)]
 class Device(Measurer):
     """Reports the number of a candidate as its time. With `together` it waits until all devices have a candidate."""
 
-    def __init__(self, together: threading.Barrier | None = None, fails_at: int | None = None) -> None:
-        self.together, self.fails_at = together, fails_at
+    def __init__(self, together: threading.Barrier | None = None) -> None:
+        self.together = together
         self.measured: list[int] = []
         self.closed = False
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         for request in requests:
             (number,) = request.candidate.point
-            if number == self.fails_at:
-                raise MeasureError("the device fell off the bus")
             if self.together is not None:
                 self.together.wait(timeout=10)
             self.measured.append(number)
@@ -79,13 +77,41 @@ def test_fewer_candidates_than_devices() -> None:
     assert sorted(device.measured for device in devices) == [[], [], [0]]
 
 
+class Gone(Device):
+    """Loses what it is asked first, and says so to the others."""
+
+    def __init__(self, lost: threading.Event) -> None:
+        super().__init__()
+        self.lost = lost
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        self.lost.set()
+        raise MeasureError("the device fell off the bus")
+
+
+class Patient(Device):
+    """Measures nothing before another device is lost."""
+
+    def __init__(self, lost: threading.Event) -> None:
+        super().__init__()
+        self.lost = lost
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        assert self.lost.wait(60)
+        yield from super().measure(requests)
+
+
 def test_a_device_that_is_lost_costs_nothing_but_itself() -> None:
-    devices = [Device(), Device(fails_at=3)]
-    with on(*devices) as measurer:
-        devices[0].fails_at = None
+    lost = threading.Event()
+    patient = Patient(lost)
+    with on(patient, Gone(lost)) as measurer:
         assert [each.seconds for each in measurer.measure(REQUESTS)] == [(float(number + 1),) for number in range(7)]
-    devices = [Device(fails_at=3), Device(fails_at=3)]
-    with on(*devices) as measurer, pytest.raises(MeasureError, match=r"no GPU of two GPUs is left.* fell off the bus"):
+        assert [place.lost for place in measurer.places] == [False, True]
+    assert sorted(patient.measured) == list(range(7))
+    with (
+        on(Gone(lost), Gone(lost)) as measurer,
+        pytest.raises(MeasureError, match=r"no GPU of two GPUs is left.* fell off the bus"),
+    ):
         list(measurer.measure(REQUESTS))
 
 

@@ -78,10 +78,6 @@ class Rack(Site):
         """How many boards the tracker knows."""
         return tracker.boards(self._address).known
 
-    def prepare(self, target: Machine, seconds: float | None) -> None:
-        """Measures the peak."""
-        peak_within(target, seconds)
-
     def measurer(self, setup: KernelSetup) -> AbstractContextManager[Measurer]:
         """See `Site.measurer`. It waits until a board is free."""
         boards, stop = tracker.wait_for_boards(self._address), threading.Event()
