@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from stormdrop.cli import output
 
@@ -38,3 +40,58 @@ def test_nothing_else_reaches_standard_output(capfd: pytest.CaptureFixture[str])
     assert out == "the document\n"
     assert "a library's words" in err
     assert "a C library's words" in err
+
+
+HEADINGS = ["task", "each", "what", "trials"]
+ROWS = [
+    ["fused_conv2d_add_relu", "320 us", "a convolution with its bias and its activation", "8"],
+    ["softmax", "-", "a row at a time", "16"],
+]
+
+
+def _on_a_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], spare: Sequence[str] = ()
+) -> list[str]:
+    monkeypatch.setattr(output, "Console", lambda **given: Console(force_terminal=True, color_system=None, width=width))
+    output.table(HEADINGS, ROWS, spare=spare)
+    return [line.removeprefix("\x1b[1m").removesuffix("\x1b[0m") for line in capfd.readouterr().out.splitlines()]
+
+
+def test_elsewhere_than_on_a_terminal_each_row_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [[name, each, what * 20, trials] for name, each, what, trials in ROWS]
+    output.table(HEADINGS, rows, spare=HEADINGS)
+    heading, *lines = capfd.readouterr().out.splitlines()
+    assert heading.split() == HEADINGS
+    assert [line.split()[0] for line in lines] == [row[0] for row in rows]
+    assert all(row[2] in line for row, line in zip(rows, lines, strict=True))
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_terminal_breaks_between_words(
+    width: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = _on_a_terminal(width, monkeypatch, capfd)
+    assert all(len(line) <= width for line in lines)
+    words = {word for line in lines for word in line.split()}
+    assert words == {word for row in (HEADINGS, *ROWS) for cell in row for word in cell.split()}
+
+
+def test_a_narrow_terminal_spares_columns(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    spare = ("what", "trials")
+    assert _on_a_terminal(200, monkeypatch, capfd, spare)[0].split() == HEADINGS
+    assert _on_a_terminal(45, monkeypatch, capfd, spare)[0].split() == ["task", "each", "trials"]
+    assert _on_a_terminal(32, monkeypatch, capfd, spare)[0].split() == ["task", "each"]
+
+
+def test_figures_to_the_right_and_words_to_the_left(capfd: pytest.CaptureFixture[str]) -> None:
+    output.table(HEADINGS, ROWS)
+    heading, _, second = capfd.readouterr().out.splitlines()
+    assert second.index("a row") == heading.index("what")
+    assert second.endswith("16")
+    assert len(second) == len(heading)
+    assert second[heading.index("each") + 3] == "-"
+
+
+def test_pairs(capfd: pytest.CaptureFixture[str]) -> None:
+    output.pairs([("CPU", "some"), ("data caches", "L1 48 KiB, " * 20)])
+    assert capfd.readouterr().out.splitlines() == ["CPU          some", f"data caches  {'L1 48 KiB, ' * 20}".rstrip()]

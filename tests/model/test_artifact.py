@@ -322,6 +322,9 @@ def test_missing_parts(saved: Path, tmp_path: Path) -> None:
     refused(tmp_path / ("m" * 300), "no such folder")
     refused(tmp_path / "m\0", "no such folder")
     refused(saved / "metadata.json", "no stormdrop model")
+    onnx_file = tmp_path / "a model.onnx"
+    onnx_file.touch()
+    refused(onnx_file, "an ONNX model, which is not compiled yet: `stormdrop compile '.*a model.onnx'`")
     refused(saved / "metadata.json" / "m.sd", "no such folder")
     (saved / "kernels.bc").unlink()
     refused(saved, "kernels.bc is missing")

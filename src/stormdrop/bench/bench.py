@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ..errors import InputError, MeasureError
+from ..errors import InputError, MeasureError, hint
 from ..ir.relative_error import relative_error
 from ..machine.process.scratch import scratch_folder
 from ..measure.timing import MOST_ROUNDS
@@ -256,11 +256,11 @@ def _select_peers(against: Sequence[str] | None, known: Mapping[str, str]) -> tu
     skipped: dict[str, str] = {}
     for requested in known if against is None else against:
         if requested not in everywhere:
-            raise InputError(f"unknown peer {requested!r}: known are {', '.join(sorted(everywhere))}")
+            raise InputError(f"unknown peer {requested!r}; {hint(requested, sorted(everywhere))}")
         members = [name for name in GROUPS.get(requested, (requested,)) if name in known]
         if not members:
             kind = "operators" if known == operator_peers() else "ONNX models"
-            skipped[requested] = f"{requested} does not run {kind} here"
+            skipped[requested] = f"does not run {kind}"
         names += [name for name in members if name not in names]
     return names, skipped
 
@@ -273,7 +273,7 @@ def _not_installed(names: Sequence[str], known: Mapping[str, str]) -> dict[str, 
         if known[name].startswith(f"{__package__}.peers.")
     }
     return {
-        name: f"{package} is not installed: pip install {package.replace('_', '-')}"
+        name: f"not installed: pip install {package.replace('_', '-')}"
         for name, package in packages.items()
         if find_spec(package) is None
     }

@@ -49,22 +49,77 @@ def say(text: str) -> None:
     print(without_passwords(text), file=sys.stderr, flush=True)
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
-    """Prints a table on standard output. The first column is aligned to the left, the others to the right.
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None, spare: Sequence[str] = ()
+) -> None:
+    """Prints a table on standard output. Columns of figures are aligned to the right, columns of words to the left.
 
-    On a terminal the table is fitted to the width; elsewhere every row is one line.
+    On a terminal the table is fitted to the width: columns that can be spared go, and long cells are broken between
+    words. Elsewhere all columns are shown, and every row is one line.
+
+    Args:
+        headings: The headings of the columns.
+        rows: The cells, as text.
+        title: A line above the table.
+        spare: Headings of columns that a narrow terminal does not show, the first to go first.
     """
+    console = Console()
+    columns = list(zip(headings, *rows, strict=True))
+    if console.is_terminal:
+        columns = _fitting(columns, spare, console.width)
+    else:
+        console = Console(width=max(400, _width(columns)))
     shown = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for position, heading in enumerate(headings):
-        shown.add_column(heading, justify="left" if position == 0 else "right", overflow="fold")
-    for row in rows:
+    for heading, *cells in columns:
+        longest_word = max((len(word) for cell in (heading, *cells) for word in cell.split()), default=0)
+        shown.add_column(
+            heading,
+            justify="right" if all(map(_is_figure, cells)) else "left",
+            overflow="fold",
+            min_width=min(longest_word, console.width // 2),
+        )
+    for row in zip(*(cells for _, *cells in columns), strict=True):
         shown.add_row(*map(Text, row))  # as text, because the brackets of a configuration are no markup
+    _print(shown, console)
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> None:
+    """Prints names and what belongs to each on standard output: on a terminal fitted to its width, else a line each."""
+    shown = Table.grid(padding=(0, 2, 0, 0))
+    shown.add_column(no_wrap=True)
+    shown.add_column(overflow="fold")
+    lines = list(rows)
+    for name, value in lines:
+        shown.add_row(Text(name), Text(value))
     console = Console()
     if not console.is_terminal:
-        console = Console(width=400)
+        console = Console(width=sum(max(len(line[side]) for line in lines) + 2 for side in (0, 1)))
+    _print(shown, console)
+
+
+def _print(shown: Table, console: Console) -> None:
     with console.capture() as capture:
         console.print(shown)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _fitting(columns: Sequence[tuple[str, ...]], spare: Sequence[str], width: int) -> list[tuple[str, ...]]:
+    """The columns without those spare ones that do not fit into the width beside the others."""
+    kept = list(columns)
+    for heading in spare:
+        if _width(kept) <= width:
+            break
+        kept = [column for column in kept if column[0] != heading]
+    return kept
+
+
+def _width(columns: Sequence[tuple[str, ...]]) -> int:
+    """The characters of a row if no cell is broken, with two spaces between columns."""
+    return sum(max(map(len, column)) for column in columns) + 2 * (len(columns) - 1)
+
+
+def _is_figure(cell: str) -> bool:
+    return cell in {"", "-", "unknown", "different"} or cell[0].isdigit()
 
 
 def shapes(by_input: Mapping[str, Sequence[int]]) -> str:

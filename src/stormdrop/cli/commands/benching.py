@@ -112,7 +112,8 @@ def _print_bench(document: Mapping[str, Any]) -> None:
         for contender in document["contenders"]
     ]
     title = f"{document['what']}: {document['runs']} interleaved rounds"
-    output.table(["", "median", "95% interval", "over ours", "95% interval", "GFLOP/s", "error"], rows, title)
+    headings = ["", "median", "95% interval", "over ours", "95% interval", "GFLOP/s", "error"]
+    output.table(headings, rows, title, spare=("GFLOP/s", "error"))
     for name, reason in document["skipped"].items():
         print(f"{name}: skipped: {reason}")
     if document["disturbed"]:

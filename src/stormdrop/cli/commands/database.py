@@ -61,7 +61,9 @@ def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> Non
         for session in sessions
     ]
     output.table(
-        ["tuned", "search", "trials", "failed", "best", "default", "state", "begun (UTC)", "written", "machine"], rows
+        ["tuned", "search", "trials", "failed", "best", "default", "state", "begun (UTC)", "written", "machine"],
+        rows,
+        spare=("machine", "written", "failed", "state", "search"),
     )
 
 

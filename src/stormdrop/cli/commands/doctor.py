@@ -69,10 +69,7 @@ def doctor(
 
 def _print_doctor(document: Mapping[str, Any]) -> None:
     """Prints the document of a machine, a line for each of its parts."""
-    rows = list(_rows(document))
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(f"{name:<{width}}  {value}")
+    output.pairs(_rows(document))
     disturbed = {
         "peak and bandwidth were measured: they are higher": document["peak"]["undisturbed"],
         "its memory was measured: it is faster": document["memory"]["undisturbed"],

@@ -301,7 +301,8 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> No
         ]
         for task in document["tasks"]
     ]
-    output.table(["task", "times", "each", "GFLOP/s", "of peak", "sketch", "trials"], rows)
+    headings = ["task", "times", "each", "GFLOP/s", "of peak", "sketch", "trials"]
+    output.table(headings, rows, spare=("GFLOP/s", "sketch"))
     _say_what_peak_is_worth(machine)
     latency, untuned = document.get("latency") or {}, document.get("untuned") or {}
     latencies = [
@@ -351,7 +352,7 @@ def _print_sizes(document: Mapping[str, Any]) -> None:
     ]
     print()
     headings = ["size", "latency", "95% interval", "untuned", "own kernels", "shared kernels", "of the tuning"]
-    output.table(headings, rows)
+    output.table(headings, rows, spare=("shared kernels", "own kernels", "of the tuning"))
 
 
 def _say_what_peak_is_worth(machine: Machine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +49,11 @@ def load_program(
             return _load(path, files, digest, here)
     except (OSError, ValueError) as error:  # Python raises ValueError for a path with a NUL
         exists, is_folder = os.path.exists(path), os.path.isdir(path)  # noqa: PTH110, PTH112  these never raise
+        if exists and not is_folder and path.suffix == ".onnx":
+            raise ArtifactError(
+                f"{path}: an ONNX model, which is not compiled yet: `stormdrop compile {shlex.quote(str(path))}` does"
+                " so in seconds, `stormdrop tune` makes it fast"
+            ) from None
         if not is_folder:
             raise ArtifactError(f"{path}: " + ("no stormdrop model" if exists else "no such folder")) from None
         raise ArtifactError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
