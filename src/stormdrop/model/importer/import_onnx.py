@@ -45,6 +45,7 @@ from ..passes.gathers import clip_indices
 from ..passes.legalize import legalize
 from ..passes.powers import expand_powers
 from ..passes.shuffles import move_shuffles
+from ..passes.small_results import keep_small_results
 from ..passes.upsampling import OPERATOR as UPSAMPLING
 from ..passes.upsampling import as_products, only_upsamples
 from ..passes.views import simplify_views, static_shape
@@ -182,6 +183,7 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
         for step in (
             clip_indices,
             expand_powers,
+            keep_small_results,
             passes.CanonicalizeBindings(),
             passes.DecomposeOpsForInference(),
             fold_constants,

@@ -5,6 +5,7 @@ constants.py          operators on constants are evaluated
 batch_norms.py        batch norms are folded
 broadcast.py          constants get the axes that a change of layout needs
 powers.py             powers become multiplications and square roots
+small_results.py      softplus and atanh keep the digits of small results
 gathers.py            gathers read inside their tensor for every index
 views.py, copies.py   what only moves data or renames axes is simplified, and becomes a reshape
 upsampling.py         transposed convolutions whose windows do not overlap become products of pixels

@@ -13,6 +13,8 @@ from tvm.ir import GenericConst
 
 from .node import Node, const, is_float, scalar, shape_of
 
+_MISH_IS_LINEAR = 20.0  # from there on mish(x) is x in float32; exp(2 x) stays finite
+
 
 def _extremum(operator: Callable[[Any, Any], Any]) -> Callable[[Node], Any]:
     """Max(a, b, c) -> maximum(maximum(a, b), c)."""
@@ -165,6 +167,19 @@ def _selu(node: Node) -> Any:
     return relax.op.multiply(gamma, relax.op.add(_positive(x), negative))
 
 
+def _softplus(node: Node) -> Any | None:
+    """As one operator, which `passes.small_results` rewrites."""
+    return None if node.dtype() == "float64" else relax.op.nn.softplus(node[0])
+
+
+def _mish(node: Node) -> Any:
+    """`x * n / (n + 2)` with n = e * (e + 2) and e = exp(x): that is x * tanh(softplus(x))."""
+    x = node[0]
+    e = node.emit(relax.op.exp(relax.op.minimum(x, scalar(_MISH_IS_LINEAR, x))))
+    n = node.emit(relax.op.multiply(e, relax.op.add(e, scalar(2, x))))
+    return relax.op.multiply(x, relax.op.divide(n, relax.op.add(n, scalar(2, x))))
+
+
 def _exp_minus_one(exponent: Any, like: Any) -> Any:
     return relax.op.subtract(relax.op.exp(exponent), scalar(1, like))
 
@@ -255,10 +270,12 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Max": _extremum(relax.op.maximum),
     "Mean": _mean,
     "Min": _extremum(relax.op.minimum),
+    "Mish": _mish,
     "Mod": _modulo,
     "Pow": _power,
     "Selu": _selu,
     "Shape": _shape,
     "Size": _size,
+    "Softplus": _softplus,
     "ThresholdedRelu": _thresholded_relu,
 }
