@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import runpy
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,28 @@ def test_paths_in_docstrings() -> None:
 def test_every_room_is_on_the_map() -> None:
     rooms = re.findall(r"^\| `(\w+)/` \|", (DOCS / "explanation" / "architecture.md").read_text(), flags=re.MULTILINE)
     assert set(rooms) == set(ROOMS)
+
+
+def test_where_to_change_something_names_what_is_there() -> None:
+    page = (DOCS / "explanation" / "architecture.md").read_text()
+    table = page.partition("## Where to change something")[2].partition("## ")[0]
+    named = re.findall(r"`([\w/]+\.py)` \(((?:`[\w.]+`(?:, )?)+)\)", table)
+    assert named
+    for file, symbols in named:
+        defined = set(_defined(ast.parse((PACKAGE / file).read_text())))
+        assert set(re.findall(r"[\w.]+", symbols)) <= defined, file
+
+
+def _defined(node: ast.Module | ast.ClassDef) -> Iterator[str]:
+    """The classes, functions and constants of a module, and the methods of its classes as `Class.method`."""
+    for inner in node.body:
+        if isinstance(inner, ast.ClassDef | ast.FunctionDef):
+            yield inner.name
+        if isinstance(inner, ast.ClassDef):
+            yield from (f"{inner.name}.{name}" for name in _defined(inner))
+        if isinstance(inner, ast.Assign | ast.AnnAssign):
+            targets = inner.targets if isinstance(inner, ast.Assign) else [inner.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
 def test_the_page_of_the_rooms_lists_every_file() -> None:
