@@ -42,11 +42,82 @@ from ..trial import Candidate, Request, Trial
 if TYPE_CHECKING:
     from .common_model import CommonCostModel
 
+
+@runtime_checkable
+class Search(Protocol):
+    """What the tuning loop needs of a search. A search is not thread-safe: one loop owns it.
+
+    Example:
+        >>> from stormdrop.search import create
+        >>> from stormdrop.space import Ordinal, Space
+        >>> from stormdrop.trial import Measurement, Status, Trial
+        >>> space = Space("parabola", [Ordinal("x", range(-8, 9))])
+        >>> search = create("droplet", [space], np.random.default_rng(0))
+        >>> while requests := search.ask(4):
+        ...     for request in requests:
+        ...         x = space.config(request.candidate.point)["x"]
+        ...         seconds = (1e-3 * (1 + x**2),) * request.repeats
+        ...         search.tell([Trial(request.candidate, Measurement(Status.OK, seconds))])
+        >>> space.config(search.best.point)
+        {'x': 0}
+    """
+
+    name: ClassVar[str]
+    knowledge: Knowledge
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to ask for: the search converged, is exhausted, or is at a limit of its own."""
+
+    @property
+    def converged(self) -> bool:
+        """Whether it finished because it found no way to improve, not because it ran out of points or iterations."""
+
+    @property
+    def best(self) -> Candidate | None:
+        """The candidate that the search considers the best, or None if it leaves that decision to the caller."""
+
+    def ask(self, n: int) -> list[Request]:
+        """The next requests.
+
+        Args:
+            n: The largest number of requests, and the batch width. It must be at least 1.
+
+        Returns:
+            At most n requests that were not handed out before. The module says what an empty list means.
+        """
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        """Learns from trials, in the order of their requests."""
+
+
+@runtime_checkable
+class TwoPhase(Protocol):
+    """A search that first explores and then exploits.
+
+    A caller that shares one budget among many kernels decides how much of it each kernel explores, and when the
+    exploration ends.
+    """
+
+    @property
+    def exploration(self) -> int:
+        """The number of candidates to explore, for all kernels together."""
+
+    def allow(self, trials: int) -> None:
+        """Allows `trials` more candidates to be explored.
+
+        After them `ask` returns an empty list, without being finished, until more are allowed.
+        """
+
+    def exploit(self) -> None:
+        """Ends the exploration with what was explored so far, including trials of an earlier run that were told."""
+
+
 _LATER = "later"
 
 
 def later(default: Any) -> Any:
-    """A field of options that is younger than records. Records mention it only if it matters; see `recorded`."""
+    """A field of options that older records do not have. Records mention it only if it matters; see `recorded`."""
     return field(default=default, metadata={_LATER: True})
 
 
@@ -119,76 +190,6 @@ class Knowledge:
 
 
 AnyOptions = Options  # inside a search class, `Options` is that class's own
-
-
-@runtime_checkable
-class Search(Protocol):
-    """What the tuning loop needs of a search. A search is not thread-safe: one loop owns it.
-
-    Example:
-        >>> from stormdrop.search import create
-        >>> from stormdrop.space import Ordinal, Space
-        >>> from stormdrop.trial import Measurement, Status, Trial
-        >>> space = Space("parabola", [Ordinal("x", range(-8, 9))])
-        >>> search = create("droplet", [space], np.random.default_rng(0))
-        >>> while requests := search.ask(4):
-        ...     for request in requests:
-        ...         x = space.config(request.candidate.point)["x"]
-        ...         seconds = (1e-3 * (1 + x**2),) * request.repeats
-        ...         search.tell([Trial(request.candidate, Measurement(Status.OK, seconds))])
-        >>> space.config(search.best.point)
-        {'x': 0}
-    """
-
-    name: ClassVar[str]
-    knowledge: Knowledge
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left to ask for: the search converged, is exhausted, or is at a limit of its own."""
-
-    @property
-    def converged(self) -> bool:
-        """Whether it finished because it found no way to improve, not because it ran out of points or iterations."""
-
-    @property
-    def best(self) -> Candidate | None:
-        """The candidate that the search considers the best, or None if it leaves that decision to the caller."""
-
-    def ask(self, n: int) -> list[Request]:
-        """The next requests.
-
-        Args:
-            n: The largest number of requests, and the batch width. It must be at least 1.
-
-        Returns:
-            At most n requests that were not handed out before. The module says what an empty list means.
-        """
-
-    def tell(self, trials: Sequence[Trial]) -> None:
-        """Learns from trials, in the order of their requests."""
-
-
-@runtime_checkable
-class TwoPhase(Protocol):
-    """A search that first explores and then exploits.
-
-    A caller that shares one budget among many kernels decides how much of it each kernel explores, and when the
-    exploration ends.
-    """
-
-    @property
-    def exploration(self) -> int:
-        """The number of candidates to explore, for all kernels together."""
-
-    def allow(self, trials: int) -> None:
-        """Allows `trials` more candidates to be explored.
-
-        After them `ask` returns an empty list, without being finished, until more are allowed.
-        """
-
-    def exploit(self) -> None:
-        """Ends the exploration with what was explored so far, including trials of an earlier run that were told."""
 
 
 Steps = Generator[list[Request], list[Trial], None]
@@ -267,7 +268,7 @@ class GeneratorSearch(ABC):
 
     @property
     def turn(self) -> int | None:
-        """The trials of a kernel's turn, for a caller that shares a budget among kernels; None if that may choose."""
+        """The trials of a kernel's turn, if a caller shares a budget among kernels; None if the caller may choose."""
         return None
 
     def note(self, trials: Sequence[Trial]) -> None:  # noqa: B027  most searches need nothing here

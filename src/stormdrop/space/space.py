@@ -43,9 +43,9 @@ class Space:
             mean another schedule. It is part of the fingerprint; see `with_revision`.
 
     Raises:
-        SpaceError: Two knobs have the same name, there are more than 4,096 coordinates, a constraint names no knob or
-            an unknown one, or raises an exception, the origin is outside of the space, or the space is empty. Without
-            an origin also if the constraints exclude the first 500,000 combinations of the knobs that they tie
+        SpaceError: Two knobs have the same name. There are more than 4,096 coordinates. A constraint names no knob or
+            an unknown one, or raises an exception. The origin is outside of the space. The space is empty. Or no
+            origin is given, and the constraints exclude the first 500,000 combinations of the knobs that they tie
             together.
 
     Example:
@@ -99,22 +99,6 @@ class Space:
             tuple(test for test in self._tests if position in test[1]) for position in range(len(self.knobs))
         )
         self.origin: Point = self._first() if origin is None else self.point(origin)
-
-    def _first(self) -> Point:
-        # The first point of the product is made of the first one of each factor.
-        for component in self._components:
-            component.member = component.first()
-        return self._joined([component.member for component in self._components])
-
-    def _joined(self, parts: Sequence[tuple[Coords, ...] | None]) -> Point:
-        """The point that consists of a combination of each component."""
-        coords_of_knobs: list[Coords] = [()] * len(self.knobs)
-        for component, part in zip(self._components, parts, strict=True):
-            if part is None:
-                raise SpaceError(f"space {self.name!r} is empty: no point satisfies its constraints")
-            for position, coords in zip(component.positions, part, strict=True):
-                coords_of_knobs[position] = coords
-        return tuple(chain.from_iterable(coords_of_knobs))
 
     # Points and configurations
 
@@ -224,7 +208,7 @@ class Space:
             if previous[place] == point[place]:
                 continue
             for direction in knob.directions(previous[place]):
-                # The test consumes the iterator up to and including point[place], so it goes on just after it.
+                # The test consumes `direction` up to and including point[place], so `direction` goes on just after it.
                 if point[place] not in direction:
                     continue
                 further = self._first_inside(point, values, position, direction)
@@ -294,8 +278,8 @@ class Space:
         """One of the points, each with the same probability.
 
         Knobs that constraints tie together are drawn together: by rejection, or from their enumeration if few of their
-        combinations pass. If these are too many to enumerate, too, they are drawn from a random part of them, always
-        the same, of a few to some ten thousand combinations. All this depends on the space alone, so a seed always
+        combinations pass. If there are too many to enumerate, they are drawn from a random part of a few to some ten
+        thousand combinations, which is always the same part. All this depends on the space alone, so a seed always
         gives the same points.
 
         Raises:
@@ -359,6 +343,22 @@ class Space:
         return f"Space({self.name!r}, {len(self.knobs)} knobs, at most {_rounded(self.bound)} points)"
 
     # Helpers
+
+    def _first(self) -> Point:
+        # The first point of the product is made of the first one of each factor.
+        for component in self._components:
+            component.member = component.first()
+        return self._joined([component.member for component in self._components])
+
+    def _joined(self, parts: Sequence[tuple[Coords, ...] | None]) -> Point:
+        """The point that consists of a combination of each component."""
+        coords_of_knobs: list[Coords] = [()] * len(self.knobs)
+        for component, part in zip(self._components, parts, strict=True):
+            if part is None:
+                raise SpaceError(f"space {self.name!r} is empty: no point satisfies its constraints")
+            for position, coords in zip(component.positions, part, strict=True):
+                coords_of_knobs[position] = coords
+        return tuple(chain.from_iterable(coords_of_knobs))
 
     @cached_property
     def _components(self) -> tuple[Component, ...]:
