@@ -1,6 +1,6 @@
 """Several equal places that measure one workload at the same time, and of which some may die, hang or fall behind.
 
-A place is a board behind TVM's RPC tracker (`boards.py`), or a machine of a fleet (`fleet.py`). It has a measurer
+A place is a board behind TVM's RPC tracker (`boards.py`), or a machine of a fleet (`fleet/fleet.py`). It has a measurer
 with a connection of its own, and takes the next candidates as soon as it is free.
 
 - A candidate that fails at one place while it runs is tried at others. Only what fails at three, or at all that there

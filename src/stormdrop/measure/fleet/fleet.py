@@ -3,7 +3,7 @@
     with Fleet.connect("ray://head:10001") as fleet:         leases all machines of one kind that are free
         with fleet.measurer(KernelSetup(...)) as measurer:    measures one workload on all of them
 
-Ray starts an actor on each machine (`fleet_machine.py`), and this process calls it (`fleet_lease.py`). A machine is a
+Ray starts an actor on each machine (`fleet_machine.py`), and this process calls it (`lease.py`). A machine is a
 node with the custom resource "stormdrop", which one actor takes as a whole, together with the node's CPUs. So nobody
 else measures there, and Ray runs nothing else there. When this process ends, in whatever way, Ray ends its actors.
 

@@ -1,6 +1,6 @@
 """What runs on a machine of a fleet: the actor that measures there for one process, its holder.
 
-    holder (`fleet_lease.py`)                        the machine
+    holder (`lease.py`)                              the machine
     FleetMachine(workshop)                      ->   identify, calibrate
     open(workload, setup)                       ->   a measurer of a workload
     measure(call, workload, requests), race     ->   measurements, or why there are none

@@ -7,8 +7,8 @@ folder/
   weights.bin     the large constants, if there are any, which loading maps; see `program`
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
   kernels.so      in a native model instead of kernels.bc: machine code, for which loading needs no LLVM
-  tuning.json.gz  what its tuning found, from which a report is made; see `tuning_file`
-  foreign_0.onnx  the parts that onnxruntime runs, if there are any; see `foreign`
+  tuning.json.gz  what its tuning found, from which a report is made; see `tuning/tuning_file.py`
+  foreign_0.onnx  the parts that onnxruntime runs, if there are any; see `onnxruntime_parts`
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class CompiledModel:
     def reloaded(self, folder: Path) -> CompiledModel:
         """This model as it was saved to a folder, loaded where it runs.
 
-        The program of this model is given up for the one that is loaded, so that the weights are in memory once. Only
-        if the folder is native, from which nothing could be saved again, this model keeps its own.
+        The program of this model is given up for the one that is loaded, so that the weights are in memory once. This
+        model keeps its own only if the folder is native, because nothing could be saved from such a folder again.
 
         Args:
             folder: What `write_files` wrote.

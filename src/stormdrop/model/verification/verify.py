@@ -4,7 +4,7 @@
     its origin      --another runtime-->  a peer's tensors     the import is right if these are near the exact ones
     compiled model  --its own kernels-->  our tensors          the kernels are right if these are near the exact ones
 
-The origin is an ONNX model, which onnxruntime computes, or a torch module or a Relax module (`importer/origin.py`).
+The origin is an ONNX model, which onnxruntime computes, or a torch module or a Relax module (`Origin`).
 torch also computes a module in float64, which shows a wrong import more sharply.
 
 Compared are the outputs, and what the kernel that computes an output reads. The latter matters if that kernel is a
