@@ -1,18 +1,18 @@
 """stormdrop: near-peak tensor kernels in seconds.
 
-    tune         search the schedules of one operator or TensorIR function, measure, return the best
-    tune_model   the same for every kernel of a model: ONNX, torch or Relax; returns a compiled model
+    tune           search the schedules of one operator or TensorIR function, measure, return the best
+    tune_model     the same for every kernel of a model: ONNX, torch or Relax; returns a compiled model
     compile_model  a model with recorded or default schedules, in seconds: nothing is measured
-    minimize     the same for any Python callable, over a Space of Ordinal, Categorical, Tile and Split knobs
-    autotune     a decorator that finds the block sizes and flags of a Python function
-    load         a saved compiled model
-    bench        an operator or a model beside its peers, interleaved, with intervals
-    operators    the operators that can be tuned: `operators.matmul(512, 512, 512)`
+    minimize       the same for any Python callable, over a Space of Ordinal, Categorical, Tile and Split knobs
+    autotune       a decorator that finds the block sizes and flags of a Python function
+    load           a saved compiled model
+    bench          an operator or a model beside its peers, interleaved, with intervals
+    operators      the operators that can be tuned: `operators.matmul(512, 512, 512)`
     parse_machine  the machine that is tuned for, by its name: a `Cpu`, or a GPU
-    peak         the machine's measured limits
-    open_store   the database of everything that was ever measured
-    template     makes a sketch of a function of yours that schedules a kernel and declares knobs as it goes
-    rules        sketches derived by rules, and how to add your own (docs/how-to/write-a-schedule.md)
+    peak           the machine's measured limits
+    open_store     the database of everything that was ever measured
+    template       makes a sketch of a function of yours that schedules a kernel and declares knobs as it goes
+    rules          sketches derived by rules, and how to add your own (docs/how-to/write-a-schedule.md)
 
 Names are loaded when they are first used: TVM settles its number of threads when it is loaded, and that number
 must be set before (see `threads`). `import stormdrop` alone loads nothing.

@@ -3,8 +3,8 @@
 These settings differ from TVM's defaults. They were measured on convolutions, matmul, depthwise and softmax, and leave
 the results as they are to the last bit (`benchmarks/kernels/cost.py` says what a candidate costs):
 
-- Accumulators are on the stack (see `lowering`). LLVM has less to find out: that saves 10 to 20 of some 100 ms, and the
-  kernels are faster.
+- Accumulators are on the stack (see `lowering`), so LLVM has less to find out. That saves 10 to 20 ms of some 100, and
+  the kernels are faster.
 - LLVM's level is 2 (see `Cpu.tvm`), which saves 5 to 15 ms. Level 1 would save 5 ms more, but it does not make
   vectors of strided loads as level 2 does.
 - TVM's common subexpression elimination is off. It takes 9 to 32 ms on unrolled kernels, and LLVM does the same job
@@ -52,8 +52,8 @@ class TunedKernel:
     """A workload under one schedule, compiled in this process and ready to be called with NumPy arrays.
 
     `kernel(x, w)` takes the workload's inputs in order and returns its output, or a list if there are several. A
-    constant input is laid out for the schedule when an array is seen for the first time, and again only if another
-    array is passed: do not write into one between two calls.
+    constant input is laid out for the schedule when an array is passed for the first time, and again only if another
+    array is passed. So do not write into such an array between two calls.
 
     Args:
         workload: The function that the schedule computes.

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 
@@ -34,9 +34,6 @@ from .pool.dispatch import Dispatcher, WorkerLost
 from .pool.jobs import KERNELS, Build, Built, Data, Failed, Key
 from .pool.pool import Worker, WorkerPool
 
-if TYPE_CHECKING:
-    pass
-
 _BUILD_SECONDS = 10.0
 _NVCC_SECONDS = 180.0  # the first kernel for tensor cores parses all of TVM's intrinsics: half a minute on slow cores
 
@@ -47,9 +44,11 @@ class Limits:
 
     Attributes:
         build_seconds: The seconds that it may take to be scheduled and compiled. The default is far more than LLVM
-            ever takes, or for a GPU `nvcc`. Seconds in which its worker could not work do not count. A candidate that
-            has used half of them is begun again once, so a hang costs one and a half times as much.
-        run_seconds: The same for a run. The default follows the fastest kernel so far.
+            ever takes, and for a GPU far more than `nvcc` takes. Seconds in which its worker could not work do not
+            count. A candidate that has used half of them is begun again, once. So a hang costs one and a half times
+            as much.
+        run_seconds: The seconds that a run may take, counted alike. The default follows from the fastest kernel so
+            far.
         cutoff: A candidate that is slower than this many times the best is hopeless and gets one sample.
         load: How much foreign load is tolerated.
     """

@@ -1,12 +1,12 @@
 """What is remembered of a tuning, and what a store of such memories promises.
 
-    Problem      what was tuned, for which target, on which machine: a record is only ever used for an equal problem
-    Setting      how it was tuned: search, options, seed, measurement method, tool versions, fingerprints
-    StoredSession      one tuning of a problem under a setting; it holds an ordered list of trials
-    Record       one trial as the tuning loop hands it to the store
-    StoredTrial  one trial as the store gives it back
-    Outcome      what a session ended with
-    Store        appends trials and answers queries
+    Problem        what was tuned, for which target, on which machine: a record is only ever used for an equal problem
+    Setting        how it was tuned: search, options, seed, measurement method, tool versions, fingerprints
+    StoredSession  one tuning of a problem under a setting; it holds an ordered list of trials
+    Record         one trial as the tuning loop hands it to the store
+    StoredTrial    one trial as the store gives it back
+    Outcome        what a session ended with
+    Store          appends trials and answers queries
 
 Values come back as JSON holds them, with one exception: a list inside a configuration comes back as a tuple. The
 configurations of a space hold tile values as tuples, so a configuration is equal to what was stored.
@@ -200,8 +200,8 @@ class Summary:
             median of a measurement instead, which is optimistic because it is the best of many. None if no
             candidate worked.
         baseline_seconds: The time of the default schedule, in seconds, or None if it is not known.
-        written: When this database was given something of the session last, in ISO 8601 and UTC, by the clock of the
-            machine that wrote it. None if that is not known.
+        written: When something of the session was last written to this database, in ISO 8601 and UTC, by the clock of
+            the machine that wrote it. None if that is not known.
     """
 
     id: str
@@ -399,7 +399,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class SharedStore(Protocol):
-    """A `Store` that other processes may write to at the same time. One that is none never waits.
+    """A `Store` that other processes may write to at the same time. Any other store never waits.
 
     Attributes:
         patience: Seconds for which a method that writes waits for another writer. Whoever uses the store may set it.

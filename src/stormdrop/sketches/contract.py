@@ -36,7 +36,7 @@ class Variant:
         main: The scheduled function. It takes the workload's parameters in order. For each constant input `i` in
             `transforms` it takes the output of `transforms[i]` in place of the input.
         transforms: Maps the position of a constant input to the unscheduled function that packs it. Transforms run
-            once, outside the timing. A model folds them when it is compiled.
+            once, outside the timing; those of a model run when it is compiled.
     """
 
     main: PrimFunc
@@ -138,9 +138,9 @@ class Bounded(Protocol[M]):
     """A sketch that knows how much faster than a plain sum it may be, because it computes in another way."""
 
     def speedup_bound(self, workload: Workload, target: M) -> float:
-        """How many of the workload's operations its schedules do in the time of one in lanes of float32, at most.
+        """The most operations of the workload that its schedules do while lanes of float32 do one.
 
-        A scheduler that gives it too low stops too early; too high costs it only time.
+        If the bound is too low, the scheduler stops too early. If it is too high, that only costs time.
 
         Args:
             workload: The function to schedule.

@@ -62,7 +62,7 @@ def prior(
 
 
 def speedup_bound(sketches: Sequence[AnySketch], workload: Workload, target: Machine) -> float:
-    """How many operations the sketches do in the time of one in lanes of float32, at most.
+    """The most operations that the sketches do while lanes of float32 do one.
 
     Args:
         sketches: The sketches that apply. One that is not `Bounded` is taken to use dot products, if there are any.

@@ -1,7 +1,7 @@
 """Measurements of this machine that are made once, and kept in files in the user's cache folder.
 
-There is one file per kind of measurement and machine. What other work has disturbed is kept, too: on a machine that
-others use, each tuning would otherwise measure again. It never takes the place of an undisturbed one.
+There is one file per kind of measurement and machine. A measurement that other work has disturbed is kept, too:
+otherwise each tuning would measure again on a machine that others use. It never takes the place of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class KeptMeasurement(Generic[V]):
 
     Attributes:
         path: The file that keeps it, from `kept_file`.
-        write: Makes a document of it that JSON can hold.
-        read: Makes it of such a document. It raises `ValueError`, `KeyError` or `TypeError` if the document is damaged.
-        undisturbed: Whether nothing else used the machine meanwhile.
-        better: Which of two disturbed ones stands: what is known, and what was measured after it.
+        write: Makes a document of a value, which JSON can hold.
+        read: Makes the value of a document. It raises `ValueError`, `KeyError` or `TypeError` if that is damaged.
+        undisturbed: Whether nothing else used the machine while a value was measured.
+        better: Chooses between two disturbed values: the one that is known, and the one that was measured after it.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class KeptMeasurement(Generic[V]):
     better: Callable[[V, V], V] = latest
 
     def known(self) -> V | None:
-        """What is kept, or was measured by this process; it measures nothing."""
+        """What is kept, or was measured by this process. It measures nothing itself."""
         try:
             return self.read(kept(self.path))
         except (ValueError, KeyError, TypeError):  # never measured, or the file is damaged
@@ -86,7 +86,7 @@ class KeptMeasurement(Generic[V]):
     def within(self, measure: Callable[[], V], cost: float, seconds: float | None) -> V | None:
         """What is known, or what can be measured in a small part of a tuning's time; None if there is no such thing.
 
-        An undisturbed measurement stands. A disturbed one may be bettered, which is worth less of the time.
+        An undisturbed measurement stands. A disturbed one is measured again if that takes an even smaller part.
 
         Args:
             measure: Measures.

@@ -2,14 +2,16 @@
 
 Each task has a guaranteed part of the budget. A record answers a task if its session had at least that part. The
 tasks that are not answered use their part in a first round (at most 64 trials, as in Ansor). What is left goes, a
-slice at a time, to the task where it is expected to shorten the model most (`gain`). A search that works in rounds of
-its own (`turn`), as Ansor as printed does, and AutoTVM with transfer, has such a round in place of the part and of
-the slice. A task ends when its search has converged. The tuning ends when the budget is spent. If the budget is a
-time, it also ends when no task is expected to gain more.
+slice at a time, to the task where it is expected to shorten the model most (`gain`). A task ends when its search has
+converged. The tuning ends when the budget is spent. If the budget is a time, it also ends when no task is expected to
+gain more.
 
-`dpansor` explores in this way with its N trials, those of all tasks together, and then exploits each task until it
-converges (DPAnsor paper, section 2.3). If there are fewer trials than tasks, each task has one, because a descent
-needs a point to begin at.
+Some searches work in rounds of their own (`turn`): Ansor as printed, and AutoTVM with transfer. For them a round takes
+the place of the part, and of the slice.
+
+`dpansor` explores in this way, with N trials for all tasks together. Then it exploits each task until it converges
+(DPAnsor paper, section 2.3). If there are fewer trials than tasks, each task has one, because a descent needs a point
+to begin at.
 """
 
 from __future__ import annotations
@@ -166,7 +168,7 @@ class _Scheduler:
         # If an earlier run of this very tuning is resumed, what it has finished is part of the budget.
         setting = (options.search, options.seed)
         answers = [task.state.result for task in tasks if options.resume and isinstance(task.state, Answered)]
-        self._lost = sum(result.trials for result in answers if (result.search, result.seed) == setting)
+        self._other_trials = sum(result.trials for result in answers if (result.search, result.seed) == setting)
         self._kernels = sum(task.kernel is not None for task in tasks)
         common = (
             CommonCostModel(np.random.default_rng(options.seed)) if knowledge.comparable(options.features) else None
@@ -193,7 +195,7 @@ class _Scheduler:
         return [(task, task.state) for task in self._begun if isinstance(task.state, Running)]
 
     def tune(self, pending: Sequence[ScheduledTask]) -> bool:
-        """Tunes these tasks; whether Ctrl-C ended it."""
+        """Tunes these tasks. Returns whether Ctrl-C ended the tuning."""
         interrupted = False
         try:
             self._first_round(pending)
@@ -213,6 +215,7 @@ class _Scheduler:
     # The three parts of a tuning
 
     def _first_round(self, pending: Sequence[ScheduledTask]) -> None:
+        """Begins each task, and gives it the part that it is guaranteed."""
         if self._budget.trials is None:
             # Large tasks come last, and the largest of all at the end: a batch of one may take most of the time, and
             # leave nothing to the others.
@@ -236,6 +239,7 @@ class _Scheduler:
                 self._end(task, running)
 
     def _by_gain(self) -> None:
+        """Gives slices to the tasks that are expected to gain most, until nothing is left or expected."""
         silent: set[Running] = set()  # tasks that have nothing to ask before they may exploit
         while (asking := [each for each in self._running if each[1] not in silent]) and self._exploring > 0:
             if self._budget.left <= 0:
@@ -258,6 +262,7 @@ class _Scheduler:
                 silent.add(running)
 
     def _exploit(self) -> None:
+        """Ends the exploration of searches that have two phases, and lets each task converge."""
         self._exploiting = True
         for task, running in self._running:
             searcher = running.session.searcher
@@ -311,7 +316,7 @@ class _Scheduler:
             raise KeyboardInterrupt
 
     def _finish(self, task: ScheduledTask, running: Running, interrupted: bool) -> bool:
-        """Ends a task; whether Ctrl-C came during its race."""
+        """Ends a task with its race. Returns whether Ctrl-C came meanwhile."""
         granted = task.guaranteed[0] or 0 if self._budget.left > 0 else 0
         race_seconds = self._budget.race_seconds(len(self._running))
         try:
@@ -336,7 +341,7 @@ class _Scheduler:
         if isinstance(error, LockTimeout):
             task.state = Waiting(running.kernel, f"{error}: default schedule", running.progress)
         elif result.best is None:
-            self._lost += result.trials
+            self._other_trials += result.trials
             task.state = Plain(f"cannot be measured: {error}")
         else:
             found = running.kernel.result(result)
@@ -347,9 +352,9 @@ class _Scheduler:
 
     @property
     def _spent(self) -> int:
-        """Distinct candidates of the budget, those of an earlier run that is resumed included."""
+        """Distinct candidates of the budget. Those of an earlier run that is resumed count, and those of lost tasks."""
         done = sum(result.trials for result in self._results)
-        return self._lost + done + sum(running.session.trials for _, running in self._running)
+        return self._other_trials + done + sum(running.session.trials for _, running in self._running)
 
     @property
     def _results(self) -> list[TuneResult]:

@@ -60,7 +60,7 @@ def model_page(
     numbering, views = Numbering(), kernel_views(tuning)
     limits, statuses = tuning["limits"], _sum_of_statuses(tuning)
     roof = roofline(views, limits) if limits else None
-    falling = over_time(tuning["curve"], "kernels together")
+    curve = over_time(tuning["curve"], "kernels together")
     folder = shlex.quote(folder)
     return render(
         "model.html",
@@ -76,8 +76,8 @@ def model_page(
         latency_plot=_latency_plot(tuning, bench, numbering),
         roofline_plot=None if roof is None else numbering.inline(roof, "The kernels below the machine's limits"),
         curve_plot=None
-        if falling is None
-        else numbering.inline(falling, "The time of all kernels together while the model was tuned"),
+        if curve is None
+        else numbering.inline(curve, "The time of all kernels together while the model was tuned"),
         statuses=statuses,
         measurements=sum(statuses.values()),
         errors=_errors(tuning),
@@ -94,6 +94,7 @@ def model_page(
 
 
 def _details(views: list[KernelView], numbering: Numbering) -> list[Details]:
+    """What the page says about each kernel, with as much TensorIR as the page can hold."""
     left = _MOST_OF_ALL
     details = []
     for view in views:
@@ -103,15 +104,16 @@ def _details(views: list[KernelView], numbering: Numbering) -> list[Details]:
             code = highlighted(program, most)
             left -= min(most, len(program))
         plotted = search is not None and len(search["curve"]) > 1 and view.position <= _PLOTS
-        falling = over_time(search["curve"], "best candidate") if search and plotted else None
+        curve = over_time(search["curve"], "best candidate") if search and plotted else None
         title = f"The time of the best candidate of {view.name} during its search"
         details.append(
-            Details(view, why_not_faster(view), code, None if falling is None else numbering.inline(falling, title))
+            Details(view, why_not_faster(view), code, None if curve is None else numbering.inline(curve, title))
         )
     return details
 
 
 def _latency_plot(tuning: Tuning, bench: Bench | None, numbering: Numbering) -> Markup | None:
+    """The times of the model before and after its tuning, and of its peers; None if no time is known."""
     entries = []
     for name, timing in (("tuned", tuning["latency"]), ("default schedules", tuning["untuned"])):
         if timing and timing["seconds"] is not None:
@@ -136,6 +138,7 @@ def _outside(tuning: Tuning) -> tuple[float, float] | None:
 
 
 def _sum_of_statuses(tuning: Tuning) -> dict[str, int]:
+    """How many candidates of all kernels have each status, the most frequent first."""
     sums: dict[str, int] = {}
     for kernel in tuning["kernels"]:
         for status, number in (kernel["search"]["statuses"] if kernel["search"] else {}).items():
