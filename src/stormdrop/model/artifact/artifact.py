@@ -99,6 +99,7 @@ class CompiledModel:
         """Links the program into this process. Raises `ArtifactError` if it cannot be."""
         try:
             self._machines: Machines | None = Machines(lambda: self._machine(self._program.machine()))
+            # Runs the model without the program, if onnxruntime runs all of it.
             self._alone = self.foreign.alone(self.metadata, self.threads)
         except ModelError as error:
             raise ArtifactError(str(error)) from error

@@ -49,7 +49,7 @@ class MixedPrecision:
 
 
 def in_mixed_precision(graph: Graph, kept: Collection[int] = ()) -> MixedPrecision:
-    """Lowers the layers of a model to bfloat16.
+    """Lets the layers of a model multiply bfloat16.
 
     Args:
         graph: The model in float32, at all of its sizes.
