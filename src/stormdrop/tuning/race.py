@@ -71,10 +71,10 @@ def decide(
 
     The winner is the fastest candidate that is significantly faster than the default. The confidence is 95% for all
     comparisons of all races together (Bonferroni: with r races of k challengers each, an interval has a confidence of
-    1 - 0.05 / (r k)). A candidate also wins that is plainly faster: in the race of a large model a kernel of 20 ms has
-    three rounds, whose interval is so wide that the default would win over a candidate of a third of its time. Nothing
-    is claimed for such a winner. If no candidate is faster in either way, the default wins. If the default does not
-    work, the fastest candidate wins.
+    1 - 0.05 / (r k)). A candidate that is plainly faster wins, too: in the race of a large model, a kernel of 20 ms has
+    only three rounds. Their interval is so wide that the default would win over a candidate that takes a third of its
+    time. Nothing is claimed for such a winner. If no candidate is faster in either way, the default wins. If the
+    default does not work, the fastest candidate wins.
 
     Args:
         default: The candidate that the others are compared with.

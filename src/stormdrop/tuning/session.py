@@ -110,7 +110,7 @@ class Session:
         self._queue: list[Request] = []
         self._following: list[Request] = []  # the batch after the queue, if the search asks ahead
         self._before = 0.0  # seconds of earlier runs of this session
-        self._searching = self._measuring = self._ready = 0.0
+        self._search_seconds = self._measure_seconds = self._start_seconds = 0.0
         self._end = math.inf if request.seconds is None else request.seconds  # when a running batch is broken off
         self._shut_out = False  # whether the time was over before another process gave the machine back
         self._open = ExitStack()
@@ -254,7 +254,8 @@ class Session:
                 interrupted = True
             except LockTimeout:
                 self._give_up_waiting()
-        phases = {"start": self._ready, "search": self._searching, **spent, "race": clock.perf_counter() - begin}
+        phases = {"start": self._start_seconds, "search": self._search_seconds, **spent}
+        phases["race"] = clock.perf_counter() - begin
         phases["other"] = max(0.0, self.elapsed - sum(phases.values()))
         result = self.result(raced, interrupted=interrupted, phases=phases, races=races)
         _logger.info("%s: %s", self.request.problem.workload_name, result)
@@ -372,7 +373,7 @@ class Session:
         if self._measurer is None:
             with events.span("start", _WHERE, workload=self.request.problem.workload_name, session=stored.id):
                 self._measurer = self._open.enter_context(self._make_measurer(self.trace.fastest))
-            self._ready = self.elapsed
+            self._start_seconds = self.elapsed
         return self._measurer, stored
 
     @property
@@ -408,7 +409,7 @@ class Session:
             begin = clock.perf_counter()
             with events.span("tell", _WHERE, trials=len(measured)):
                 self.searcher.tell(measured)
-            self._searching += clock.perf_counter() - begin
+            self._search_seconds += clock.perf_counter() - begin
             self._queue = self._queue[len(measured) :]
             self.trace.batch += not self._queue
             if reason := self.trace.hopeless(Candidate(space.name, space.origin) for space in self.spaces.values()):
@@ -424,7 +425,7 @@ class Session:
         start = clock.perf_counter()
         with events.span("ask", _WHERE):
             requests = self.searcher.ask(self.request.batch)
-        self._searching += clock.perf_counter() - start
+        self._search_seconds += clock.perf_counter() - start
         if self.request.trials is None:
             return requests
         known: Collection[Candidate] = self.trace.measurements
@@ -452,7 +453,7 @@ class Session:
             self._give_up_waiting()
         finally:
             events.finished(number, "measure", _WHERE, measured=len(trials))
-        self._measuring += clock.perf_counter() - start
+        self._measure_seconds += clock.perf_counter() - start
         self._report()
         return trials
 
@@ -498,7 +499,7 @@ class Session:
         seconds = min(until - self.elapsed, math.inf if left is None else left)
         most = min(count - len(self.trace), most)
         if self._measurements:
-            most = min(most, seconds / max(self._measuring / len(self._measurements), 1e-9))
+            most = min(most, seconds / max(self._measure_seconds / len(self._measurements), 1e-9))
         return max(1, int(most))
 
     def _race(self, measurer: Measurer, seconds: float) -> list[tuple[Candidate, Measurement]]:
