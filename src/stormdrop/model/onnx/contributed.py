@@ -7,12 +7,13 @@ same for all threads.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
-from onnx import defs, helper
+from onnx import defs
 
 DOMAIN = "com.microsoft"
 MATMUL_N_BITS = "MatMulNBits"
@@ -27,13 +28,10 @@ ROUNDING = (DYNAMIC_QUANTIZE_LSTM, DYNAMIC_QUANTIZE_MATMUL)
 OF_BYTES = (*ROUNDING, MATMUL_INTEGER_TO_FLOAT, QATTENTION)
 """Those that multiply bytes."""
 
-_REALS = ["tensor(float)", "tensor(float16)", "tensor(bfloat16)"]
-_BYTES = ["tensor(uint8)", "tensor(int8)"]
+_BYTES = ("uint8", "int8")
+_REALS = ("float", "float16", "bfloat16")
 
 _reading = threading.Lock()  # what onnx knows of operators is the same for all threads
-
-_Input = tuple[str, str, bool]
-"""The name of an input, its type, and whether it may be left out."""
 
 
 def is_contributed(node: onnx.NodeProto, *operators: str) -> bool:
@@ -60,134 +58,76 @@ def known_shapes(model: onnx.ModelProto) -> Iterator[None]:
     with _reading, ExitStack() as registered:
         for operator in used:
             if not defs.has(operator, DOMAIN):
-                schema = _SCHEMAS[operator]()
+                schema = _SCHEMAS[operator].of(operator)
                 defs.register_schema(schema)
                 registered.callback(defs.deregister_schema, operator, schema.since_version, DOMAIN)
         yield
 
 
-def _schema(
-    operator: str,
-    types: Sequence[tuple[str, list[str], str]],
-    inputs: Sequence[_Input],
-    outputs: Sequence[str],
-    attributes: Sequence[Any],
-    infer: Callable[[Any], None],
-) -> Any:
-    optional = defs.OpSchema.FormalParameterOption.Optional
-    single = defs.OpSchema.FormalParameterOption.Single
-    schema = defs.OpSchema(
-        operator,
-        DOMAIN,
-        1,
-        type_constraints=types,
-        inputs=[
-            defs.OpSchema.FormalParameter(name, kind, param_option=optional if may_lack else single)
-            for name, kind, may_lack in inputs
-        ],
-        outputs=[defs.OpSchema.FormalParameter(name, "T", param_option=optional) for name in outputs],
-        attributes=list(attributes),
-    )
-    schema.set_type_and_shape_inference_function(infer)
-    return schema
+@dataclass(frozen=True)
+class _Schema:
+    """What onnx has to know of an operator. A question mark is behind what a node may leave out.
+
+    Attributes:
+        inputs: The names of the inputs, each with its type, or with the letter of one of `types`.
+        outputs: The names of the outputs, which have the type T.
+        attributes: The names of the attributes with their types.
+        types: The types that a letter stands for.
+        infer: Says the types of the outputs of a node, given onnx's view of the node.
+    """
+
+    inputs: str
+    outputs: str
+    attributes: str
+    types: Mapping[str, Sequence[str]]
+    infer: Callable[[Any], None]
+
+    def of(self, operator: str) -> Any:
+        """The schema as onnx takes it, of an operator with this name."""
+        formal, option = defs.OpSchema.FormalParameter, defs.OpSchema.FormalParameterOption
+        kinds = {kind: kind if kind in self.types else f"tensor({kind})" for _, kind, _ in _declared(self.inputs)}
+        schema = defs.OpSchema(
+            operator,
+            DOMAIN,
+            1,
+            type_constraints=[(kind, [f"tensor({name})" for name in names], "") for kind, names in self.types.items()],
+            inputs=[
+                formal(name, kinds[kind], param_option=option.Optional if may_lack else option.Single)
+                for name, kind, may_lack in _declared(self.inputs)
+            ],
+            outputs=[formal(name, "T", param_option=option.Optional) for name in self.outputs.split()],
+            attributes=[
+                defs.OpSchema.Attribute(name, getattr(defs.OpSchema.AttrType, kind), required=not may_lack)
+                for name, kind, may_lack in _declared(self.attributes)
+            ],
+        )
+        schema.set_type_and_shape_inference_function(self.infer)
+        return schema
 
 
-def _matmul_n_bits() -> Any:
-    optional = (("zero_points", "Z"), ("g_idx", "tensor(int32)"), ("bias", "T"))
-    given = (("A", "T"), ("B", "tensor(uint8)"), ("scales", "T"))
-    return _schema(
-        MATMUL_N_BITS,
-        [("T", _REALS, ""), ("Z", ["tensor(uint8)", *_REALS], "")],
-        [*((*each, False) for each in given), *((*each, True) for each in optional)],
-        ["Y"],
-        [
-            *(defs.OpSchema.Attribute(name, defs.OpSchema.AttrType.INT, required=True) for name in ("K", "N")),
-            *(
-                defs.OpSchema.Attribute(name, helper.make_attribute(name, default))
-                for name, default in (("bits", 4), ("block_size", 32), ("accuracy_level", 0))
-            ),
-        ],
-        _infer_product,
-    )
+def _declared(text: str) -> list[tuple[str, str, bool]]:
+    """The names in a text, each with its type, and whether it may be left out."""
+    pairs = [entry.split(":") for entry in text.split()]
+    return [(name, kind.rstrip("?"), kind.endswith("?")) for name, kind in pairs]
 
 
 def _infer_product(context: Any) -> None:
     """The type of a MatMulNBits: that of its data, with N columns."""
-    data = context.get_input_type(0)
-    if data is None or not data.tensor_type.HasField("shape") or not data.tensor_type.shape.dim:
-        return
-    result = onnx.TypeProto()
-    result.CopyFrom(data)
-    last = result.tensor_type.shape.dim[-1]
-    last.Clear()
-    last.dim_value = context.get_attribute("N").i
-    context.set_output_type(0, result)
-
-
-def _dynamic_quantize_lstm() -> Any:
-    given = (("X", "T"), ("W", "B"), ("R", "B"))
-    optional = (("B", "T"), ("sequence_lens", "tensor(int32)"), ("initial_h", "T"), ("initial_c", "T"), ("P", "T"))
-    scales = (("W_scale", "T"), ("W_zero_point", "B"), ("R_scale", "T"), ("R_zero_point", "B"))
-    kinds = defs.OpSchema.AttrType
-    return _schema(
-        DYNAMIC_QUANTIZE_LSTM,
-        [("T", ["tensor(float)"], ""), ("B", _BYTES, "")],
-        [*((*each, False) for each in given), *((*each, True) for each in (*optional, *scales))],
-        ["Y", "Y_h", "Y_c"],
-        [
-            defs.OpSchema.Attribute("hidden_size", kinds.INT, required=True),
-            defs.OpSchema.Attribute("direction", helper.make_attribute("direction", "forward")),
-            defs.OpSchema.Attribute("input_forget", helper.make_attribute("input_forget", 0)),
-            defs.OpSchema.Attribute("clip", kinds.FLOAT, required=False),
-            defs.OpSchema.Attribute("activations", kinds.STRINGS, required=False),
-            defs.OpSchema.Attribute("activation_alpha", kinds.FLOATS, required=False),
-            defs.OpSchema.Attribute("activation_beta", kinds.FLOATS, required=False),
-        ],
-        _infer_states,
-    )
+    if data := _shape(context, 0):
+        element = context.get_input_type(0).tensor_type.elem_type
+        _set_type(context, 0, [*data[:-1], context.get_attribute("N").i], element)
 
 
 def _infer_states(context: Any) -> None:
     """The types of a DynamicQuantizeLSTM's outputs: (length, directions, batch, hidden), and states without length."""
-    data = context.get_input_type(0)
-    if data is None or len(data.tensor_type.shape.dim) != 3:
+    data = _shape(context, 0)
+    if data is None or len(data) != 3:
         return
-    length, batch, _ = data.tensor_type.shape.dim
-    directions, hidden = (onnx.TensorShapeProto.Dimension() for _ in range(2))
     direction = context.get_attribute("direction")
-    directions.dim_value = 2 if direction is not None and direction.s == b"bidirectional" else 1
-    hidden.dim_value = context.get_attribute("hidden_size").i
-    state = [directions, batch, hidden]
-    for position, dims in enumerate(([length, *state], state, state)[: context.get_num_outputs()]):
-        result = onnx.TypeProto()
-        result.tensor_type.elem_type = data.tensor_type.elem_type
-        result.tensor_type.shape.dim.extend(dims)
-        context.set_output_type(position, result)
-
-
-def _dynamic_quantize_matmul() -> Any:
-    given = (("A", "T"), ("B", "B"), ("b_scale", "T"))
-    return _schema(
-        DYNAMIC_QUANTIZE_MATMUL,
-        [("T", ["tensor(float)"], ""), ("B", _BYTES, "")],
-        [*((*each, False) for each in given), ("b_zero_point", "B", True), ("bias", "T", True)],
-        ["Y"],
-        [],
-        _infer_matmul,
-    )
-
-
-def _matmul_integer_to_float() -> Any:
-    given = (("A", "A"), ("B", "B"), ("a_scale", "T"), ("b_scale", "T"))
-    optional = (("a_zero_point", "A"), ("b_zero_point", "B"), ("bias", "T"))
-    return _schema(
-        MATMUL_INTEGER_TO_FLOAT,
-        [("T", ["tensor(float)", "tensor(float16)"], ""), ("A", _BYTES, ""), ("B", _BYTES, "")],
-        [*((*each, False) for each in given), *((*each, True) for each in optional)],
-        ["Y"],
-        [],
-        _infer_matmul,
-    )
+    directions = 2 if direction is not None and direction.s == b"bidirectional" else 1
+    state = [directions, data[1], context.get_attribute("hidden_size").i]
+    for position, extents in enumerate(([data[0], *state], state, state)[: context.get_num_outputs()]):
+        _set_type(context, position, extents)
 
 
 def _infer_matmul(context: Any) -> None:
@@ -197,33 +137,7 @@ def _infer_matmul(context: Any) -> None:
         return
     before = max(left[:-2], right[:-2], key=len)
     if right[:-2] in ([], left[:-2]) or not left[:-2]:
-        _set_real(context, 0, [*before, left[-2], right[-1]])
-
-
-def _qattention() -> Any:
-    given = (("input", "A"), ("weight", "B"), ("bias", "T"), ("input_scale", "T"), ("weight_scale", "T"))
-    zero_points = (("input_zero_point", "A"), ("weight_zero_point", "B"))
-    optional = (("mask_index", "tensor(int32)"), *zero_points, ("past", "T"))
-    kinds = defs.OpSchema.AttrType
-    return _schema(
-        QATTENTION,
-        [("T", ["tensor(float)", "tensor(float16)"], ""), ("A", _BYTES, ""), ("B", _BYTES, "")],
-        [*((*each, False) for each in given), *((*each, True) for each in optional)],
-        ["output", "present"],
-        [
-            defs.OpSchema.Attribute("num_heads", kinds.INT, required=True),
-            defs.OpSchema.Attribute("unidirectional", helper.make_attribute("unidirectional", 0)),
-            *(
-                defs.OpSchema.Attribute(name, kind, required=False)
-                for kind, names in (
-                    (kinds.FLOAT, ("scale", "mask_filter_value")),
-                    (kinds.INT, ("do_rotary", "past_present_share_buffer")),
-                )
-                for name in names
-            ),
-        ],
-        _infer_attention,
-    )
+        _set_type(context, 0, [*before, left[-2], right[-1]])
 
 
 def _infer_attention(context: Any) -> None:
@@ -232,7 +146,7 @@ def _infer_attention(context: Any) -> None:
     if data is None or weights is None or len(data) != 3 or not all(dim.dim_value for dim in (data[1], weights[1])):
         return
     hidden, heads = weights[1].dim_value // 3, context.get_attribute("num_heads").i
-    _set_real(context, 0, [*data[:2], hidden])
+    _set_type(context, 0, [*data[:2], hidden])
     if context.get_num_outputs() > 1:
         before = 0
         if context.has_input(8):
@@ -240,7 +154,7 @@ def _infer_attention(context: Any) -> None:
             before = past[3].dim_value if past is not None and len(past) == 5 else 0
             if not before:
                 return
-        _set_real(context, 1, [2, data[0], heads, before + data[1].dim_value, hidden // heads])
+        _set_type(context, 1, [2, data[0], heads, before + data[1].dim_value, hidden // heads])
 
 
 def _shape(context: Any, position: int) -> list[Any] | None:
@@ -251,10 +165,10 @@ def _shape(context: Any, position: int) -> list[Any] | None:
     return list(known.tensor_type.shape.dim)
 
 
-def _set_real(context: Any, position: int, extents: Sequence[Any]) -> None:
-    """Says the shape of an output of float32: numbers, or dimensions of inputs."""
+def _set_type(context: Any, position: int, extents: Sequence[Any], element: int = onnx.TensorProto.FLOAT) -> None:
+    """Says the type of an output, whose sizes are numbers, or dimensions of inputs."""
     result = onnx.TypeProto()
-    result.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    result.tensor_type.elem_type = element
     for extent in extents:
         dim = result.tensor_type.shape.dim.add()
         if isinstance(extent, int):
@@ -264,12 +178,42 @@ def _set_real(context: Any, position: int, extents: Sequence[Any]) -> None:
     context.set_output_type(position, result)
 
 
-_SCHEMAS: dict[str, Callable[[], Any]] = {
-    DYNAMIC_QUANTIZE_LSTM: _dynamic_quantize_lstm,
-    DYNAMIC_QUANTIZE_MATMUL: _dynamic_quantize_matmul,
-    MATMUL_INTEGER_TO_FLOAT: _matmul_integer_to_float,
-    MATMUL_N_BITS: _matmul_n_bits,
-    QATTENTION: _qattention,
+_SCHEMAS = {
+    DYNAMIC_QUANTIZE_LSTM: _Schema(
+        "X:T W:B R:B B:T? sequence_lens:int32? initial_h:T? initial_c:T? P:T? W_scale:T? W_zero_point:B? R_scale:T? "
+        "R_zero_point:B?",
+        "Y Y_h Y_c",
+        "hidden_size:INT direction:STRING? input_forget:INT? clip:FLOAT? activations:STRINGS? activation_alpha:FLOATS? "
+        "activation_beta:FLOATS?",
+        {"T": _REALS[:1], "B": _BYTES},
+        _infer_states,
+    ),
+    DYNAMIC_QUANTIZE_MATMUL: _Schema(
+        "A:T B:B b_scale:T b_zero_point:B? bias:T?", "Y", "", {"T": _REALS[:1], "B": _BYTES}, _infer_matmul
+    ),
+    MATMUL_INTEGER_TO_FLOAT: _Schema(
+        "A:A B:B a_scale:T b_scale:T a_zero_point:A? b_zero_point:B? bias:T?",
+        "Y",
+        "",
+        {"T": _REALS[:2], "A": _BYTES, "B": _BYTES},
+        _infer_matmul,
+    ),
+    MATMUL_N_BITS: _Schema(
+        "A:T B:uint8 scales:T zero_points:Z? g_idx:int32? bias:T?",
+        "Y",
+        "K:INT N:INT bits:INT? block_size:INT? accuracy_level:INT?",
+        {"T": _REALS, "Z": ("uint8", *_REALS)},
+        _infer_product,
+    ),
+    QATTENTION: _Schema(
+        "input:A weight:B bias:T input_scale:T weight_scale:T mask_index:int32? input_zero_point:A? "
+        "weight_zero_point:B? past:T?",
+        "output present",
+        "num_heads:INT unidirectional:INT? scale:FLOAT? mask_filter_value:FLOAT? do_rotary:INT? "
+        "past_present_share_buffer:INT?",
+        {"T": _REALS[:2], "A": _BYTES, "B": _BYTES},
+        _infer_attention,
+    ),
 }
 """What onnx has to know of each operator."""
 
