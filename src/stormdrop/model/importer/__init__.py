@@ -5,7 +5,6 @@ isolated.py                           ONNX, imported in a child process with bou
 onnx_model.py                         a check of an ONNX model
 import_onnx.py                        ONNX to a graph: the order of all rewrites
 frontend.py, converters/              from ONNX to Relax
-not_imported.py                       nodes that TVM's importer would get wrong
 partition.py                          the parts of a model that onnxruntime runs
 whole_part.py, onnxruntime_model.py   a model of which it runs everything
 together.py                           the graphs of several sizes made one

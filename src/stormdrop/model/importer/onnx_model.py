@@ -22,7 +22,6 @@ from ..onnx.training import refuse_training
 from ..onnx.trial_run import KERNEL_TYPES
 from ..onnx.weights import move_out, moved_in
 from .converters.onnxruntime_part import OPERATOR
-from .not_imported import refusal_reason
 
 _OLDEST_OPSET = 7
 """Older models are converted: before opset 7, operators broadcast by attributes, which the importer ignores."""
@@ -105,8 +104,6 @@ def unsupported_nodes(model: onnx.ModelProto) -> dict[int, str]:
         if not (is_standard(node) or is_contributed(node)) or node.op_type not in known:
             domain = "" if is_standard(node) else f"{shown(node.domain)}."
             unsupported[position] = f"operator {domain}{described(node)} is not supported"
-        elif (reason := refusal_reason(node)) is not None:
-            unsupported[position] = f"operator {described(node)} is not supported: it {reason}"
     return unsupported
 
 

@@ -14,7 +14,12 @@ _HALF_PIXEL = 16  # the first opset whose regions lie half a pixel further by de
 
 
 def _roi_align(node: Node) -> Any:
-    """TVM moves the regions by half a pixel before it scales them, ONNX after it."""
+    """TVM moves the regions by half a pixel before it scales them, ONNX after it.
+
+    As their maximum TVM takes that of interpolated samples, ONNX that of the products before they are summed.
+    """
+    if node.attribute("mode", "avg") == "max":
+        raise ValueError("mode max")
     mode = node.attribute("coordinate_transformation_mode", "half_pixel")
     aligned = node.opset >= _HALF_PIXEL and _MODES[mode]
     scale = node.attribute("spatial_scale", 1.0)
@@ -28,7 +33,7 @@ def _roi_align(node: Node) -> Any:
         sample_ratio=node.attribute("sampling_ratio", 0),
         aligned=aligned,
         layout="NCHW",
-        mode=node.attribute("mode", "avg"),
+        mode="avg",
     )
 
 
