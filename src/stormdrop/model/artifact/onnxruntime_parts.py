@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from numpy.typing import NDArray
 
 from ...errors import ModelError, one_line, shown
 from ...machine.denormals import denormals, restore_mode, set_mode
 from ...machine.detect import cpu_family, host_features
+from ..tensors import Array
 from .metadata import OPEN, Metadata, OnnxruntimePart
 
 FUNCTION = "stormdrop.onnxruntime."
@@ -40,8 +40,6 @@ EXACT_SUMS = "session.x64quantprecision"
 
 # What a part refuses arrives as what it is, through TVM, and not as a RuntimeError.
 tvm_ffi.register_error("ModelError", ModelError)
-
-Array = NDArray[Any]
 
 CHOOSING = 0.5
 """Seconds that the choice of the parts' numbers of threads may take."""

@@ -14,14 +14,12 @@ from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
 from ..graph.expressions import operator_name, variables_of
+from ..tensors import Array
 from .rewriting import constant, rewrite_main
-
-Array = NDArray[Any]
 
 _CONVOLUTIONS = {"relax.nn.conv1d": "OIW", "relax.nn.conv2d": "OIHW", "relax.nn.conv3d": "OIDHW"}
 

@@ -17,8 +17,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
 from ...errors import ModelError, UnsupportedFunction
 from ...ir.dtypes import BFLOAT16
 from ..artifact.artifact import CompiledModel
@@ -34,8 +32,6 @@ from ..verification.tensors import AfterSaturation, named_tensors, output_name, 
 from ..verification.verify import Reference
 
 _ROWS = 32  # inputs on which the model is compared with that in float32
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

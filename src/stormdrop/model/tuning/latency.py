@@ -17,12 +17,13 @@ from ...machine.sharing.lock import MachineLock
 from ...measure.timing import FEWEST_ROUNDS, rounds_within
 from ...statistics import Interval, median_interval, ratio_interval
 from ..artifact.artifact import CompiledModel
-from ..artifact.onnxruntime_parts import CHOOSING, Array
+from ..artifact.onnxruntime_parts import CHOOSING
 from ..building.board import BoardModel, in_turns
 from ..graph.expressions import part_index
 from ..graph.graph import Graph
 from ..importer.onnxruntime_model import run_by_onnxruntime
 from ..profile import PartTime, Profile, part_times, profile
+from ..tensors import Array
 from ..verification.verify import Feeds
 from .tuning_run import TuningRun
 

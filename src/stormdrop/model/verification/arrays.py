@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...ir.relative_error import relative_error
+from ..tensors import Array
 
 _LEAST = 1e-30  # a tensor whose largest value is less: kernels take denormals for zero, and sums lose many of them
 _MOST_NAN = 0.9  # the share of a tensor that may be NaN
 _CONSTANT = 1e-6  # values that differ by less, relative to the largest, are one value
-
-Array = NDArray[Any]
 
 
 def error_of(value: Array, right: Array) -> float:

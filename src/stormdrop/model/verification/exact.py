@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import Call, GenericConst, TensorLoad
 
@@ -23,9 +22,8 @@ from ...machine.threads import thread_count
 from ..graph.expressions import VIEWS, calls_kernel, operator_name, part_arguments, part_index, variables_of
 from ..graph.graph import Graph
 from ..inputs.samples import Feeds
-from ..tensors import array_of
+from ..tensors import Array, array_of
 
-Array = NDArray[Any]
 _After = Callable[[Stage, Array], Array]
 
 NOISE = 2.0**-18

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from numpy.typing import NDArray
-
 from ...errors import ModelError, UnsupportedFunction
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
@@ -21,6 +19,7 @@ from ..graph.onnx_origin import origin_of, rounding_of_peer
 from ..graph.origin import Outputs
 from ..inputs.given import HINT
 from ..inputs.samples import STANDARD_NORMAL, Feeds, Sample, random_feeds, samples
+from ..tensors import Array
 from .arrays import (
     error_of,
     exceeds_float32,
@@ -42,8 +41,6 @@ _OF_PEER = 10.0
 _MORE = 5  # samples, at most, if the outputs of the first ones hold one value
 _SLOW = 3.0  # seconds: if NumPy takes longer for the first sample that can be used, it remains the only one
 _SHARE = 0.05  # of the time that is left: a sample takes it here, and again when the compiled model is verified
-
-Array = NDArray[Any]
 
 
 class WrongImport(ModelError):

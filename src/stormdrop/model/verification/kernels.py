@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm.ir import GenericConst
 
 from ...errors import ModelError, UnsupportedFunction
@@ -21,10 +20,8 @@ from ..graph.place import place_of
 from ..graph.tasks import kernel_calls
 from ..inputs.given import HINT
 from ..inputs.samples import Feeds
-from ..tensors import array_of
+from ..tensors import Array, array_of
 from .exact import Site
-
-Array = NDArray[Any]
 
 OnCall = Callable[[str, int, int, Any], None]
 """Is called with the name of a kernel, its task, the number of its call among those of the task, and its arguments."""

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...machine.threads import thread_count
 from ..artifact.artifact import CompiledModel
@@ -25,11 +24,10 @@ from ..artifact.onnxruntime_parts import FUNCTION
 from ..graph.graph import Graph
 from ..graph.onnx_origin import OnnxOrigin, origin_of
 from ..inputs.samples import Feeds
+from ..tensors import Array
 from .exact import ExactModel
 from .rounding import LEVEL_WITHOUT_EXACT, Rounded, float32_runs
 from .tensors import named_tensors, output_name
-
-Array = NDArray[Any]
 
 
 class Compared(NamedTuple):

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...ir.reference import NEAR_A_TIE
 from ..inputs.samples import Feeds
+from ..tensors import Array
 from .arrays import error_of, mean_error
 from .exact import ExactModel
 from .tensors import named_tensors
@@ -30,8 +30,6 @@ OF_SPREAD = 3.0
 
 _OF_ROUNDING = 100.0
 _DRAWS = 4  # of noise
-
-Array = NDArray[Any]
 
 
 class Rounded:

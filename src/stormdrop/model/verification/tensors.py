@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from numpy.typing import NDArray
-
 from ..graph.graph import Graph
+from ..tensors import Array
 from .exact import ExactModel, Site
-
-Array = NDArray[Any]
 
 
 def output_name(name: str) -> str:

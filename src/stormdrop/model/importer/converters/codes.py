@@ -11,16 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax, te
 
 from ....operators.weight_only import BITS, product_with_codes
+from ...tensors import Array
 from .node import Node, const
 
 FEW_ROWS = 16
 """The most rows of data for which weights stay codes."""
-
-Array = NDArray[Any]
 
 
 def _matmul_n_bits(node: Node) -> Any:

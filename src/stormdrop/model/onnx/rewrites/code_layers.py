@@ -12,13 +12,12 @@ that reading weights is all that takes time. With more rows they are decoded at 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from ...tensors import Array
 from ..contributed import DOMAIN, MATMUL_N_BITS, is_contributed
 from ..nodes import attribute_of
 from ..standard import is_standard
@@ -28,8 +27,6 @@ from .rewriting import Rewriting
 _BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.INT8: 8, TensorProto.UINT8: 8}
 _SIGNED = (TensorProto.INT4, TensorProto.INT8)
 _LEAST_BLOCK = 16  # weights of a group that MatMulNBits takes at least
-
-Array = NDArray[Any]
 
 
 def is_code_layer(node: onnx.NodeProto) -> bool:

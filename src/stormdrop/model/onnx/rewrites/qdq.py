@@ -26,13 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from ...tensors import Array
 from ..contributed import ROUNDING, is_contributed
 from ..nodes import attribute_of
 from ..standard import is_standard
@@ -46,8 +45,6 @@ _KEEPS_SIGNS = ("Relu",)  # f(s x) = s f(x) for each positive s
 
 _ROUNDING = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
 """The operators of the standard that round numbers to bytes."""
-
-Array = NDArray[Any]
 
 
 def rounds_to_bytes(model: onnx.ModelProto) -> bool:
