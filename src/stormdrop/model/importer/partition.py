@@ -28,6 +28,7 @@ from ..artifact.artifact_files import part_file
 from ..artifact.metadata import OPEN, OnnxruntimePart, TensorInfo
 from ..artifact.onnxruntime_parts import INSTALL, OnnxruntimeParts
 from ..graph.onnx_origin import OnnxOrigin
+from ..inputs.combinations import Shapes
 from ..onnx.nodes import with_nodes
 from ..onnx.segments import Segment, Wiring, divide
 from ..onnx.standard import is_standard, operator_name
@@ -54,9 +55,6 @@ class NotNative(ModelError):
     def __init__(self, message: str, node: onnx.NodeProto | None = None) -> None:
         super().__init__(message)
         self.node = node
-
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 def import_with_parts(read: OnnxGraph, convert: Convert) -> tuple[tvm.IRModule, OnnxruntimeParts, Shapes]:

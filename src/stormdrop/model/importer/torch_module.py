@@ -25,6 +25,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from ...errors import ModelError, one_line, shown
 from ..artifact.metadata import TensorInfo
 from ..graph.graph import Graph
+from ..inputs.combinations import Shapes
 from ..onnx.index_ranges import index_ranges as onnx_index_ranges
 from .import_onnx import graph_of
 from .isolated import import_graph
@@ -32,8 +33,6 @@ from .relax_module import index_ranges, simplified
 from .torch_origin import TorchOrigin, inference
 
 _logger = logging.getLogger(__name__)
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 def import_torch(model: Any, example_inputs: Any = None, shapes: Shapes | None = None) -> Graph:
