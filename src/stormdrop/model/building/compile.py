@@ -25,7 +25,7 @@ from ..artifact.metadata import FallbackReport, Metadata, Size, Work, needed_fea
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..artifact.program import LEAST, Program
 from ..graph.constants import without_constants
-from ..graph.expressions import calls_kernel, part_index, variables_of
+from ..graph.expressions import bindings_of, calls_kernel, part_index, variables_of
 from ..graph.graph import Graph
 from ..graph.place import Place
 from ..graph.renaming import joined
@@ -215,10 +215,9 @@ def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:
     """The inputs of a size that nothing but kernels and onnxruntime parts reads. Their memory may begin anywhere."""
     main = relax.transform.RewriteDataflowReshape()(mod)["main"]  # it takes some kernels for views
     read_otherwise = {main.body.body}
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            if not calls_kernel(binding.value) and part_index(binding.value) is None:
-                read_otherwise.update(variables_of(binding.value))
+    for binding in bindings_of(main):
+        if not calls_kernel(binding.value) and part_index(binding.value) is None:
+            read_otherwise.update(variables_of(binding.value))
     parameters = zip(graph.inputs, main.params, strict=True)
     return {info.name for info, parameter in parameters if parameter not in read_otherwise}
 

@@ -20,7 +20,7 @@ from ...errors import UnsupportedFunction
 from ...ir.dtypes import is_float, limits
 from ...ir.reference import evaluate
 from ...ir.stages import shape_of
-from ..graph.expressions import calls_kernel, variables_of
+from ..graph.expressions import bindings_of, calls_kernel, variables_of
 from ..graph.place import Place
 from ..graph.tasks import Task
 
@@ -48,7 +48,7 @@ def find_concatenations(
         tasks: The tasks, by the name of the function that is called.
         can_place: Says whether a task can write its output into a slice.
     """
-    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    bindings = bindings_of(mod["main"])
     order = {binding.var: position for position, binding in enumerate(bindings)}
     values = {binding.var: binding.value for binding in bindings}
     uses = Counter(variable for value in values.values() for variable in variables_of(value))

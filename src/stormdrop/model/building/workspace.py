@@ -29,6 +29,7 @@ from tvm import relax
 from tvm.relax import backend, transform
 
 from ..artifact.machines import main_name, workspace_name
+from ..graph.expressions import bindings_of
 from ..passes.rewriting import rewrite_main
 
 _STORAGE, _TENSOR = "relax.memory.alloc_storage", "relax.memory.alloc_tensor"
@@ -68,7 +69,7 @@ def _separate_workspace(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.
 def _with_workspace(mod: tvm.IRModule, name: str, workspace: str) -> tvm.IRModule:
     """The module with the allocations of `main` moved to `workspace`, if `main` is a plain sequence of bindings."""
     main = mod[name]
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = bindings_of(main)
     if any(not isinstance(binding, relax.VarBinding) or isinstance(binding.value, relax.If) for binding in bindings):
         return mod
     returned = _returned(main.body.body, {binding.var: binding.value for binding in bindings})

@@ -13,6 +13,11 @@ VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 """The operators that give a tensor another shape, and leave its elements where they are."""
 
 
+def bindings_of(function: relax.Function) -> list[relax.Binding]:
+    """The bindings of a function, in order."""
+    return [binding for block in function.body.blocks for binding in block.bindings]
+
+
 def calls_kernel(expr: Any) -> bool:
     """Whether an expression is the call of a TensorIR function: `R.call_tir(function, (arguments), types)`."""
     return isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get("relax.call_tir")

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
-from .expressions import calls_kernel
+from .expressions import bindings_of, calls_kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +66,7 @@ def extract_tasks(*mods: tvm.IRModule) -> tuple[Task, ...]:
 
 def kernel_calls(mod: tvm.IRModule) -> list[relax.Call]:
     """All calls of `main` to TensorIR functions, in order."""
-    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
-    return [binding.value for binding in bindings if calls_kernel(binding.value)]
+    return [binding.value for binding in bindings_of(mod["main"]) if calls_kernel(binding.value)]
 
 
 def normalise(function: tirx.PrimFunc) -> tirx.PrimFunc:

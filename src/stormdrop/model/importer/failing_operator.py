@@ -8,6 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..graph.expressions import bindings_of
+
 
 def failing_operator(mod: tvm.IRModule, step: Callable[[tvm.IRModule], tvm.IRModule]) -> str | None:
     """The first operator of `main` at which a pass fails if it is alone in a module.
@@ -19,16 +21,15 @@ def failing_operator(mod: tvm.IRModule, step: Callable[[tvm.IRModule], tvm.IRMod
     Returns:
         The operator and the types of its arguments, in one line; None if the pass takes each operator alone.
     """
-    for block in mod["main"].body.blocks:
-        for binding in block.bindings:
-            call = getattr(binding, "value", None)
-            if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op):
-                continue
-            try:
-                step(_alone(call))
-            except Exception:  # noqa: BLE001  whatever it raises, it is this operator that it cannot take
-                types = ", ".join(str(argument.ty) for argument in call.args)
-                return f"operator {operator_of(call)} of {' '.join(types.split())[:_SHOWN]}"
+    for binding in bindings_of(mod["main"]):
+        call = getattr(binding, "value", None)
+        if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op):
+            continue
+        try:
+            step(_alone(call))
+        except Exception:  # noqa: BLE001  whatever it raises, it is this operator that it cannot take
+            types = ", ".join(str(argument.ty) for argument in call.args)
+            return f"operator {operator_of(call)} of {' '.join(types.split())[:_SHOWN]}"
     return None
 
 

@@ -25,7 +25,7 @@ from tvm import relax
 
 from ...errors import ModelError, one_line, shown
 from ..artifact.metadata import TensorInfo
-from ..graph.expressions import operator_name, part_index
+from ..graph.expressions import bindings_of, operator_name, part_index
 from ..graph.graph import Graph
 from ..graph.origin import Origin
 from ..graph.tasks import extract_tasks, simplify_functions
@@ -130,14 +130,12 @@ def _check_static(mod: tvm.IRModule, read: OnnxGraph) -> None:
         declared = KERNEL_TYPES.get(value.type.tensor_type.elem_type)
         if declared not in (None, str(kind.dtype)):
             raise NotNative(f"{read.name}: output {shown(value.name)!r} is imported as {kind.dtype}, not {declared}")
-    for block in mod["main"].body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            kernel = isinstance(value, relax.Call) and part_index(value) is None
-            types = value.ty.fields if isinstance(value.ty, relax.TupleType) else [value.ty]
-            if kernel and any(static_shape(kind) is None for kind in types):
-                operator = operator_of(value)
-                raise NotNative(f"{read.name}: the shape of the result of operator {operator} depends on data")
+    for value in (binding.value for binding in bindings_of(mod["main"])):
+        kernel = isinstance(value, relax.Call) and part_index(value) is None
+        types = value.ty.fields if isinstance(value.ty, relax.TupleType) else [value.ty]
+        if kernel and any(static_shape(kind) is None for kind in types):
+            operator = operator_of(value)
+            raise NotNative(f"{read.name}: the shape of the result of operator {operator} depends on data")
 
 
 def _imported(read: OnnxGraph) -> tvm.IRModule:
@@ -160,11 +158,10 @@ def _imported(read: OnnxGraph) -> tvm.IRModule:
 
 def _check_sizes(mod: tvm.IRModule, name: str) -> None:
     """Raises `ModelError` for the first tensor that is larger than the memory: folding would compute some of them."""
-    for block in mod["main"].body.blocks:
-        for binding in block.bindings:
-            shape = static_shape(binding.var.ty)
-            if shape is not None and is_too_large(shape, 1):
-                raise ModelError(f"{name}: the result of operator {operator_of(binding.value)} has {too_large(shape)}")
+    for binding in bindings_of(mod["main"]):
+        shape = static_shape(binding.var.ty)
+        if shape is not None and is_too_large(shape, 1):
+            raise ModelError(f"{name}: the result of operator {operator_of(binding.value)} has {too_large(shape)}")
 
 
 def _node_of(error: BaseException) -> onnx.NodeProto | None:
@@ -219,7 +216,7 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
 
 def _with_channels_last(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with images whose channels are the last axis, as far as their operators can take them so."""
-    calls = {operator_name(binding.value) for block in mod["main"].body.blocks for binding in block.bindings}
+    calls = {operator_name(binding.value) for binding in bindings_of(mod["main"])}
     if calls.isdisjoint((*_CHANNELS_LAST, UPSAMPLING)):
         return mod  # the pass takes a time with the square of the number of bindings: seconds for a recurrent layer
     # TVM lowers a transposed convolution with channels first only, and without an entry it follows its neighbours.

@@ -13,15 +13,15 @@ from tvm.ir import GenericConst
 
 from ...errors import ModelError, one_line, shown
 from ..artifact.metadata import TensorInfo
+from ..graph.expressions import bindings_of
 from ..graph.graph import Graph
 from ..graph.origin import Outputs
+from ..inputs.combinations import Shapes
 from ..inputs.ranges import Ranges
 from ..inputs.samples import Feeds
 from ..passes.batch_norms import fold_batch_norms
 from ..passes.views import as_reshapes
 from .import_onnx import graph_of
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 _DIVIDES = ("divide", "floor_divide", "floor_mod", "mod")
 _KEEPS_ALL = ("astype", "broadcast_to", "expand_dims", "flatten", "permute_dims", "reshape", "squeeze")
@@ -110,22 +110,21 @@ def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int | tup
     origin: dict[Any, str] = dict(zip(main.params, names, strict=True))
     lengths: dict[str, int] = {}
     divisors: dict[str, tuple[int, int]] = {}
-    for block in main.body.blocks:
-        for binding in block.bindings:
-            call = binding.value
-            if isinstance(call, relax.Var) and call in origin:
-                origin[binding.var] = origin[call]
-            if not isinstance(call, relax.Call):
-                continue
-            operator = getattr(call.op, "name", "").removeprefix("relax.")
-            if operator in _KEEPS_ALL and call.args[0] in origin:
-                origin[binding.var] = origin[call.args[0]]
-            if operator == "take" and isinstance(call.args[0], GenericConst) and call.args[1] in origin:
-                length = int(call.args[0].value.shape[int(call.attrs.axis or 0)])
-                name = origin[call.args[1]]
-                lengths[name] = min(length, lengths.get(name, length))
-            if operator in _DIVIDES and call.args[1] in origin:
-                divisors[origin[call.args[1]]] = (1, 3)
+    for binding in bindings_of(main):
+        call = binding.value
+        if isinstance(call, relax.Var) and call in origin:
+            origin[binding.var] = origin[call]
+        if not isinstance(call, relax.Call):
+            continue
+        operator = getattr(call.op, "name", "").removeprefix("relax.")
+        if operator in _KEEPS_ALL and call.args[0] in origin:
+            origin[binding.var] = origin[call.args[0]]
+        if operator == "take" and isinstance(call.args[0], GenericConst) and call.args[1] in origin:
+            length = int(call.args[0].value.shape[int(call.attrs.axis or 0)])
+            name = origin[call.args[1]]
+            lengths[name] = min(length, lengths.get(name, length))
+        if operator in _DIVIDES and call.args[1] in origin:
+            divisors[origin[call.args[1]]] = (1, 3)
     return {**divisors, **lengths}
 
 

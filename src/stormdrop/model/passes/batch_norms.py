@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from ..graph.expressions import operator_name, variables_of
+from ..graph.expressions import bindings_of, operator_name, variables_of
 from ..tensors import Array
 from .rewriting import constant, rewrite_main
 
@@ -33,7 +33,7 @@ def fold_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
 class _BatchNorms(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
-        bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+        bindings = bindings_of(mod["main"])
         self._readers = Counter(variable for binding in bindings for variable in variables_of(binding.value))
 
     def visit_tuple_getitem_(self, op: relax.TupleGetItem) -> Any:

@@ -21,7 +21,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 from tvm.s_tir import Schedule
 
-from ..graph.expressions import operator_name
+from ..graph.expressions import bindings_of, operator_name
 from .rewriting import constant, rewrite_main
 
 _RANK = 4
@@ -45,11 +45,8 @@ class _Expand(relax.PyExprMutator):
         super().__init__(mod)
         self._mod = mod
         self._extrema: dict[str, Extremum | None] = {}  # by the name of the function
-        self._has_images = any(
-            operator_name(binding.value) == "relax.nn.conv2d"
-            for block in mod["main"].body.blocks
-            for binding in block.bindings
-        )
+        operators = {operator_name(binding.value) for binding in bindings_of(mod["main"])}
+        self._has_images = "relax.nn.conv2d" in operators
 
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)

@@ -20,6 +20,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...ir.dtypes import is_float, is_integer, limits
+from ..graph.expressions import bindings_of
 from ..tensors import array_of
 from .rewriting import constant, rewrite_main
 
@@ -151,6 +152,6 @@ def _folded_by_relax(call: relax.Call) -> GenericConst | None:
             result = builder.emit_output(call)
         builder.emit_func_output(result)
     mod = relax.transform.FoldConstant()(builder.get())
-    values = [binding.value for block in mod["main"].body.blocks for binding in block.bindings]
+    values = [binding.value for binding in bindings_of(mod["main"])]
     values.append(mod["main"].body.body)
     return next((value for value in values if isinstance(value, GenericConst)), None)

@@ -18,7 +18,7 @@ from tvm.ir import TensorLoad
 from ...errors import UnsupportedFunction
 from ...ir.reference import evaluate_graph
 from ...ir.stages import StageGraph, shape_of
-from ..graph.expressions import calls_kernel
+from ..graph.expressions import bindings_of, calls_kernel
 from .rewriting import rewrite_main
 
 _LARGEST = 1 << 22  # elements: what a larger function does would take long to find out
@@ -38,12 +38,8 @@ class _Copies(relax.PyExprMutator):
         super().__init__(mod)
         self._mod = mod
         self._known: dict[str, bool] = {}
-        self._outputs = [
-            binding.value
-            for block in mod["main"].body.blocks
-            for binding in block.bindings
-            if not isinstance(binding.var, relax.DataflowVar)
-        ]
+        bindings = bindings_of(mod["main"])
+        self._outputs = [binding.value for binding in bindings if not isinstance(binding.var, relax.DataflowVar)]
 
     def visit_call_(self, call: relax.Call) -> Any:
         if any(call.same_as(value) for value in self._outputs):

@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
-from ..graph.expressions import operator_name
+from ..graph.expressions import bindings_of, operator_name
 from .rewriting import rewrite_main
 from .views import static_shape
 
@@ -29,10 +29,7 @@ def without_transposed_images(mod: tvm.IRModule) -> tvm.IRModule:
     Bindings that become unused stay.
     """
     images = {
-        binding.var: binding.value.args[0]
-        for block in mod["main"].body.blocks
-        for binding in block.bindings
-        if _moves_channels(binding.value)
+        binding.var: binding.value.args[0] for binding in bindings_of(mod["main"]) if _moves_channels(binding.value)
     }
     return rewrite_main(mod, _Untransposed(mod, images)) if images else mod
 

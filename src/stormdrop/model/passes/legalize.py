@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
-from ..graph.expressions import calls_kernel
+from ..graph.expressions import bindings_of, calls_kernel
 from .rewriting import constant
 
 _SMALL = 16
@@ -61,13 +61,12 @@ def legalize(mod: tvm.IRModule) -> tvm.IRModule:
     The result is that of TVM's own pass, except for the operators that `_OWN_RULES` names.
     """
     rules: dict[str, Rule] = {}
-    for block in mod["main"].body.blocks:
-        for binding in block.bindings:
-            operator = getattr(binding.value, "op", None)
-            if isinstance(operator, tvm.ir.Op) and operator.name not in rules:
-                rule = _OWN_RULES.get(operator.name) or operator.get_attr("FLegalize")
-                if rule is not None:
-                    rules[operator.name] = functools.partial(_once, rule, {})
+    for binding in bindings_of(mod["main"]):
+        operator = getattr(binding.value, "op", None)
+        if isinstance(operator, tvm.ir.Op) and operator.name not in rules:
+            rule = _OWN_RULES.get(operator.name) or operator.get_attr("FLegalize")
+            if rule is not None:
+                rules[operator.name] = functools.partial(_once, rule, {})
     return relax.transform.LegalizeOps(rules)(mod)
 
 

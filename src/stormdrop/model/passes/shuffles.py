@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tvm import relax, te
 from tvm.ir import GenericConst
 
-from ..graph.expressions import VIEWS, operator_name, variables_of
+from ..graph.expressions import VIEWS, bindings_of, operator_name, variables_of
 from .rewriting import constant, rewrite_main
 from .views import static_shape
 
@@ -74,8 +74,7 @@ class _Plans:
     """
 
     def __init__(self, main: relax.Function) -> None:
-        bindings = [binding for block in main.body.blocks for binding in block.bindings]
-        self._made = {binding.var: binding.value for binding in bindings}
+        self._made = {binding.var: binding.value for binding in bindings_of(main)}
         self._readers = Counter(variable for value in self._made.values() for variable in variables_of(value))
         self._readers.update(variables_of(main.body.body))
         self.found: dict[relax.Call, _Plan] = {}

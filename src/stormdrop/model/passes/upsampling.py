@@ -15,7 +15,7 @@ import tvm
 from tvm import relax, te
 from tvm.ir import GenericConst
 
-from ..graph.expressions import operator_name
+from ..graph.expressions import bindings_of, operator_name
 from .rewriting import constant, rewrite_main
 from .views import static_shape
 
@@ -24,7 +24,7 @@ OPERATOR = "relax.nn.conv2d_transpose"
 
 def only_upsamples(mod: tvm.IRModule) -> bool:
     """Whether no window of a transposed convolution of `main` overlaps another one."""
-    calls = [binding.value for block in mod["main"].body.blocks for binding in block.bindings]
+    calls = [binding.value for binding in bindings_of(mod["main"])]
     return all(_upsamples(call) for call in calls if _is_transposed(call))
 
 

@@ -28,7 +28,7 @@ from ...ir.dtypes import BFLOAT16
 from ...ir.mixed_precision import copied_positions, factor_positions, in_bfloat16, keeps_elements
 from ...ir.stages import StageGraph
 from ...ir.workload import canonical_stages
-from ..graph.expressions import VIEWS, calls_kernel, operator_name, variables_of
+from ..graph.expressions import VIEWS, bindings_of, calls_kernel, operator_name, variables_of
 from ..graph.graph import Graph
 from ..passes.rewriting import constant, rewrite_main
 
@@ -74,8 +74,7 @@ class _Values:
     def __init__(self, graph: Graph, kept: Collection[int]) -> None:
         self._mod = graph.mod
         self._main = graph.mod["main"]
-        bindings = [binding for block in self._main.body.blocks for binding in block.bindings]
-        self._made = {binding.var: binding.value for binding in bindings}
+        self._made = {binding.var: binding.value for binding in bindings_of(self._main)}
         self._tasks = {callee: task.index for task in graph.tasks for callee in task.callees}
         self._functions = {
             variable.name_hint: canonical_stages(function)

@@ -19,7 +19,7 @@ from ...statistics import Interval, median_interval, ratio_interval
 from ..artifact.artifact import CompiledModel
 from ..artifact.onnxruntime_parts import CHOOSING
 from ..building.board import BoardModel, in_turns
-from ..graph.expressions import part_index
+from ..graph.expressions import bindings_of, part_index
 from ..graph.graph import Graph
 from ..importer.onnxruntime_model import run_by_onnxruntime
 from ..profile import PartTime, Profile, part_times, profile
@@ -102,8 +102,7 @@ def _seconds(graph: Graph, examples: dict[int, list[Array]] | None, machine: Cpu
         seconds = graph.foreign.choose_threads(graph.name, machine.cores, machine.keep_denormals, within)
     finally:
         graph.foreign.examples = None
-    bindings = [binding for size in graph.sizes for block in size.mod["main"].body.blocks for binding in block.bindings]
-    parts = [part_index(binding.value) for binding in bindings]
+    parts = [part_index(binding.value) for size in graph.sizes for binding in bindings_of(size.mod["main"])]
     return sum(seconds.get(part, 0.0) for part in parts if part is not None)
 
 

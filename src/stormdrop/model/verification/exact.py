@@ -19,7 +19,15 @@ from ...ir import reference
 from ...ir.dtypes import is_float
 from ...ir.stages import Stage, StageGraph
 from ...machine.threads import thread_count
-from ..graph.expressions import VIEWS, calls_kernel, operator_name, part_arguments, part_index, variables_of
+from ..graph.expressions import (
+    VIEWS,
+    bindings_of,
+    calls_kernel,
+    operator_name,
+    part_arguments,
+    part_index,
+    variables_of,
+)
 from ..graph.graph import Graph
 from ..inputs.samples import Feeds
 from ..tensors import Array, array_of
@@ -64,7 +72,7 @@ class ExactModel:
         """
         self._graph = graph
         self._main = graph.mod["main"]
-        self._bindings = [binding for block in self._main.body.blocks for binding in block.bindings]
+        self._bindings = bindings_of(self._main)
         self._stages: dict[str, StageGraph] = {}
         last: dict[Any, int] = {}  # the position of the last binding that reads a variable
         for position, binding in enumerate(self._bindings):
