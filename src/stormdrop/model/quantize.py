@@ -19,7 +19,7 @@ from onnx import helper, version_converter
 from ..errors import InputError, ModelError, one_line, shown
 from ..ir.relative_error import relative_error
 from .artifact.onnxruntime_parts import INSTALL
-from .graph.peer import peer_outputs
+from .graph.onnx_origin import OnnxOrigin
 from .inputs.given import listed, split
 from .onnx.rewrites.code_layers import is_code_layer
 from .onnx.source import read_model
@@ -179,7 +179,8 @@ def _accuracy(
     """The error and the agreement of a quantised model on samples; see `QuantizedModel`."""
     compared = samples[:_COMPARED]
     names = [value.name for value in model.graph.output]
-    exact, coarse = (peer_outputs(each, compared, names)[0] for each in (model, quantized)) if compared else ((), ())
+    both = [OnnxOrigin(each).outputs(compared, names)[0] for each in (model, quantized) if compared]
+    exact, coarse = both or ((), ())
     if not exact or len(exact) != len(coarse):  # onnxruntime does not run one of them
         return None, None
     errors, same = [], list[bool]()

@@ -14,7 +14,7 @@ import stormdrop as sd
 from stormdrop.ir.contractions.contraction import is_contraction
 from stormdrop.ir.workload import Workload
 from stormdrop.model.graph.graph import Graph
-from stormdrop.model.graph.peer import peer_outputs
+from stormdrop.model.graph.onnx_origin import OnnxOrigin
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.onnx.rewrites.qdq import with_byte_layers
 from stormdrop.model.verification.exact import ExactModel
@@ -121,7 +121,7 @@ def operand_types(graph: Graph) -> list[set[str]]:
 def test_a_layer_multiplies_bytes_and_computes_the_same(name: str) -> None:
     model = LAYERS[name]
     names = [output.name for output in model.graph.output]
-    ((peer,), _) = peer_outputs(model, [feeds(model)], names, optimised=False)
+    ((peer,), _) = OnnxOrigin(model).outputs([feeds(model)], names, optimised=False)
     graph = load_graph(model)
     assert all(types <= {"int8", "uint8"} for types in operand_types(graph))
     assert len(operand_types(graph)) == 1
@@ -159,7 +159,7 @@ def test_ties_of_a_layer_whose_scales_are_short_fractions_go_as_the_standard_say
     scales = {"xs": np.float32(0.25), "ws": np.float32(scale), "ys": np.float32(0.5)}
     weights = np.random.default_rng(3).integers(-1, 2, (12, 10)).astype("int8")
     model = layer("matmul", weights=weights, yz=np.uint8(zero), **scales)
-    ((peer,), _) = peer_outputs(model, [feeds(model)], ["y"], optimised=False)
+    ((peer,), _) = OnnxOrigin(model).outputs([feeds(model)], ["y"], optimised=False)
     ours, _ = ExactModel(load_graph(model)).run(feeds(model))
     np.testing.assert_array_equal(ours["y"], peer["y"])
 
@@ -206,7 +206,7 @@ def test_all_layers_of_a_quantised_network_multiply_bytes(name: str, activations
 def test_a_quantised_network_computes_what_onnxruntime_computes(name: str, activations: str, per_channel: bool) -> None:
     model = quantised(name, activations, per_channel)
     # As it is written: some operators of the optimised form, such as QLinearSoftmax, are off by some steps.
-    ((peer,), _) = peer_outputs(model, [feeds(model)], ["y"], optimised=False)
+    ((peer,), _) = OnnxOrigin(model).outputs([feeds(model)], ["y"], optimised=False)
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     (last,) = (node for node in model.graph.node if "y" in node.output)
     steps = np.abs(sd.compile_model(model)(*feeds(model).values()) - peer["y"]) / float(constants[last.input[1]])

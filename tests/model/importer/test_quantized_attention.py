@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
-from stormdrop.model.graph.peer import peer_outputs
+from stormdrop.model.graph.onnx_origin import OnnxOrigin
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.onnx.index_ranges import index_ranges
 from stormdrop.model.onnx.rewrites.qdq import rounds_to_bytes
@@ -86,7 +86,7 @@ def expect_same(model: onnx.ModelProto, feeds: dict[str, Array], bound: float = 
     graph = load_graph(model)
     assert not graph.foreign.reports
     names = [output.name for output in model.graph.output]
-    expected = peer_outputs(model, [feeds], names)[0][0]
+    expected = OnnxOrigin(model).outputs([feeds], names)[0][0]
     got = build(graph, {}, Cpu.detect())(**feeds)
     for name, value in zip(names, got if isinstance(got, tuple) else (got,), strict=True):
         assert value.shape == expected[name].shape

@@ -11,16 +11,16 @@ from stormdrop.ir.relative_error import relative_error
 from stormdrop.model.artifact.metadata import TensorInfo
 from stormdrop.model.graph import onnx_origin
 from stormdrop.model.graph.graph import Graph
-from stormdrop.model.graph.onnx_origin import OnnxOrigin, rounding_of_peer
-from stormdrop.model.graph.peer import before_saturation, peer_outputs
+from stormdrop.model.graph.onnx_origin import OnnxOrigin, origin_of, rounding_of_peer
 from stormdrop.model.inputs.samples import random_feeds
 
 
 def test_without_onnxruntime_onnx_itself_answers(residual: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     feeds = random_feeds(residual.inputs)
-    (first, again), _ = peer_outputs(residual.source, [feeds, feeds], ["y", "r1"])
+    origin = origin_of(residual.source)
+    (first, again), _ = origin.outputs([feeds, feeds], ["y", "r1"])
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    (second,), against = peer_outputs(residual.source, [feeds, feeds], ["y", "r1"])
+    (second,), against = origin.outputs([feeds, feeds], ["y", "r1"])
     assert against.startswith("onnx.reference")
     assert np.array_equal(first["y"], again["y"])
     assert all(relative_error(second[name], first[name]) < 1e-5 for name in ("y", "r1"))
@@ -35,12 +35,12 @@ def test_a_softmax_without_onnxruntime_is_that_of_its_opset(
     x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3, 1, 1]) for name in "xy")
     nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node(operator, ["n"], ["y"])]
     graph = helper.make_graph(nodes, "old", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    assert before_saturation(model) == {"y": "n"}
+    origin = OnnxOrigin(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8))
+    assert origin.before_saturation() == {"y": "n"}
     feeds = random_feeds((TensorInfo("x", (2, 3, 1, 1), "float32"),), 0)
-    (expected,), _ = peer_outputs(model, [feeds], ["y"])
+    (expected,), _ = origin.outputs([feeds], ["y"])
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    (outputs,), against = peer_outputs(model, [feeds], ["y"])
+    (outputs,), against = origin.outputs([feeds], ["y"])
     assert against.startswith("onnx.reference")
     assert relative_error(outputs["y"], expected["y"]) < 1e-6
     # Before opset 13 it is over all axes but the first, later along the last axis, which has one element.

@@ -8,5 +8,4 @@ expressions.py  what is asked of the expressions of its Relax code
 renaming.py     functions are renamed, and modules joined
 origin.py       another way to compute the same model
 onnx_origin.py  an ONNX model as such
-peer.py         what another runtime computes of it
 """
