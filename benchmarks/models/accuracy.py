@@ -31,7 +31,8 @@ from graphs import NAMES, NEWER, graph
 from stormdrop.errors import StormdropError
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.inputs.samples import random_feeds
-from stormdrop.model.untuned import CompileResult, compile_model_with
+from stormdrop.model.tuning.result import CompileResult
+from stormdrop.model.untuned import compile_model_with
 from stormdrop.tuning.options import AUTO, FLOAT32, TuneOptions
 
 KEPT = Path(__file__).parents[1] / "recorded" / "accuracy.jsonl"

@@ -25,7 +25,8 @@ from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.precision.mixed import in_mixed_precision
 from stormdrop.model.precision.reference import mixed_reference
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.untuned import CompileResult, compile_model_with
+from stormdrop.model.tuning.result import CompileResult
+from stormdrop.model.untuned import compile_model_with
 from stormdrop.model.verification.verify import Reference
 from stormdrop.sketches.contract import Variant
 from stormdrop.tuning.options import TuneOptions

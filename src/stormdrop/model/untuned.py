@@ -6,9 +6,7 @@ model -> graph of tasks -> the recorded or the default schedule of each -> verif
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +16,19 @@ from ..tuning.options import FLOAT32, TuneOptions
 from .artifact.artifact import CompiledModel, needs_linker
 from .artifact.artifact_files import check_writable
 from .building.builder import ModelBuilder, provenance_of, source_of
-from .building.repair import Replacement, verified_or_repaired
+from .building.repair import verified_or_repaired
 from .building.saving import Verifier
-from .building.tuned_task import TunedTask
 from .importer.any_model import Model, import_model
 from .inputs.combinations import GivenShapes
 from .inputs.given import Data
 from .inputs.inputs import Values
 from .passes.attention import with_attention
 from .phases import timed
-from .precision.choice import PrecisionReport, in_precision
+from .precision.choice import in_precision
+from .tuning.result import CompileResult
 from .tuning.scheduler import recorded_tasks
-from .tuning.sized_result import SizeResult, size_results
+from .tuning.sized_result import size_results
 from .verification.references import with_references
-from .verification.verify import Verification
 
 
 def compile_model(
@@ -100,63 +97,6 @@ def compile_model(
     ).model
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class CompileResult:
-    """A compiled model, and how it was made.
-
-    Attributes:
-        model: The compiled model.
-        name: The name of the graph.
-        target: The machine that it was compiled for.
-        seconds: Wall time with everything in it.
-        phases: Where this time went, in seconds.
-        artifact: The folder that it was saved to; None if it was not.
-        verified: How far its outputs are from the reference.
-        tasks: Its tasks, with their results if the records have any.
-        replaced: Schedules that had to give way because the model was wrong with them.
-        sizes: Each size of the model, also if it is the only one.
-        precision: Which of its layers are in bfloat16; None if it is in float32.
-    """
-
-    model: CompiledModel
-    name: str
-    target: Cpu
-    seconds: float
-    phases: Mapping[str, float]
-    artifact: Path | None
-    verified: Verification
-    tasks: tuple[TunedTask, ...]
-    replaced: tuple[Replacement, ...]
-    sizes: tuple[SizeResult, ...] = ()
-    precision: PrecisionReport | None = None
-
-    def __repr__(self) -> str:
-        exact = f"error {self.verified.max_error:.1e} against {self.verified.against}"
-        return f"CompileResult of {self.model!r}\n  verified {exact}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The document of `stormdrop compile --json`."""
-        return {
-            "model": self.name,
-            "target": self.target.machine,
-            "seconds": self.seconds,
-            "phases": dict(self.phases),
-            "artifact": None if self.artifact is None else str(self.artifact),
-            "digest": None if self.artifact is None else self.model.digest,
-            "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
-            "precision": None if self.precision is None else self.precision.to_json(),
-            "kernels": len(self.tasks),
-            "recorded": [task.task.name for task in self.tasks if task.result is not None],
-            "replaced": [replacement.to_json() for replacement in self.replaced],
-            "sizes": [size.to_json() for size in self.sizes],
-            "fallbacks": [report.task for report in self.model.metadata.fallbacks],
-            "foreign": [
-                {"operators": dict(part.operators), "nodes": part.nodes, "reason": part.reason}
-                for part in self.model.metadata.foreign
-            ],
-        }
-
-
 def compile_model_with(
     model: Model,
     target: Cpu | None,
@@ -211,8 +151,9 @@ def compile_model_with(
         seconds=clock.perf_counter() - begin,
         phases=phases,
         artifact=right.artifact,
+        digest=None if right.artifact is None else verified.model.digest,
         verified=right.last,
-        tasks=tuple(tuned.tasks),
+        tasks=tuned.tasks,
         replaced=verified.replaced,
         sizes=size_results(graph, tuned.tasks, [each.max_error for each in right.by_size]),
         precision=report,

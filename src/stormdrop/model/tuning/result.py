@@ -1,4 +1,4 @@
-"""What tuning a model brought."""
+"""What compiling a model brought, and what tuning it did."""
 
 from __future__ import annotations
 
@@ -23,62 +23,103 @@ from ..verification.verify import Verification
 from .sized_result import SizeResult, timing
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class ModelResult:
-    """A tuned model.
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class CompileResult:
+    """A compiled model, and how it was made.
 
     Attributes:
         model: The compiled model.
         name: The name of the graph.
-        target: The machine that it was tuned for.
-        search: The search.
-        seed: Its seed.
+        target: The machine that it was compiled for.
         seconds: Wall time with everything in it.
         phases: Where this time went, in seconds.
         artifact: The folder that it was saved to; None if it was not.
         digest: The digest of all files of this folder; see `CompiledModel.digest`.
-        latency: Seconds of one execution, at the first size if there are several.
-        untuned: Seconds with the default schedule of every task, timed in turns with `latency`. None after Ctrl-C, and
-            if no time was left for it.
         verified: How far its outputs are from the reference.
-        tasks: Its tasks with their results.
-        curve: (seconds of tuning, summed seconds of the kernels).
-        inside: Tasks whose winner was replaced by another finalist that was faster in the whole model.
-        interrupted: Whether Ctrl-C ended the tuning.
+        tasks: Its tasks, with their results if the records or its tuning have any.
         replaced: Schedules that had to give way because the model was wrong with them.
-        disturbed: Whether something else used the machine while `latency` and `untuned` were measured.
-        speedup: The time with default schedules over that of the tuned model, at the first size; None if `untuned` is.
-        foreign: The parts that onnxruntime runs, with their times.
         sizes: Each size of the model, also if it is the only one.
         precision: Which of its layers are in bfloat16; None if it is in float32.
-        left_out: What was not done because the model runs behind a runner, one sentence each.
-        module: Makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
     """
 
     model: CompiledModel
     name: str
     target: Cpu
-    search: str
-    seed: int
     seconds: float
     phases: Mapping[str, float]
     artifact: Path | None
-    latency: Interval
-    untuned: Interval | None
+    digest: str | None
     verified: Verification
     tasks: Sequence[TunedTask]
+    replaced: Sequence[Replacement] = ()
+    sizes: Sequence[SizeResult] = ()
+    precision: PrecisionReport | None = None
+
+    def __repr__(self) -> str:
+        exact = f"error {self.verified.max_error:.1e} against {self.verified.against}"
+        return f"{type(self).__name__} of {self.model!r}\n  verified {exact}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `stormdrop compile --json`."""
+        return {
+            **self._document(),
+            "kernels": len(self.tasks),
+            "recorded": [task.task.name for task in self.tasks if task.result is not None],
+            "foreign": [
+                {"operators": dict(part.operators), "nodes": part.nodes, "reason": part.reason}
+                for part in self.model.metadata.foreign
+            ],
+        }
+
+    def _document(self) -> dict[str, Any]:
+        """What the documents of `stormdrop compile` and `stormdrop tune` have in common."""
+        return {
+            "model": self.name,
+            "target": self.target.machine,
+            "seconds": self.seconds,
+            "phases": dict(self.phases),
+            "artifact": None if self.artifact is None else str(self.artifact),
+            "digest": self.digest,
+            "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
+            "precision": None if self.precision is None else self.precision.to_json(),
+            "replaced": [replacement.to_json() for replacement in self.replaced],
+            "sizes": [size.to_json() for size in self.sizes],
+            "fallbacks": [report.task for report in self.model.metadata.fallbacks],
+        }
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ModelResult(CompileResult):
+    """A tuned model: what a `CompileResult` has, and how it was tuned.
+
+    Attributes:
+        search: The search.
+        seed: Its seed.
+        latency: Seconds of one execution, at the first size if there are several.
+        untuned: Seconds with the default schedule of every task, timed in turns with `latency`. None after Ctrl-C, and
+            if no time was left for it.
+        curve: (seconds of tuning, summed seconds of the kernels).
+        inside: Tasks whose winner was replaced by another finalist that was faster in the whole model.
+        interrupted: Whether Ctrl-C ended the tuning.
+        disturbed: Whether something else used the machine while `latency` and `untuned` were measured.
+        speedup: The time with default schedules over that of the tuned model, at the first size; None if `untuned` is.
+        foreign: The parts that onnxruntime runs, with their times.
+        left_out: What was not done because the model runs behind a runner, one sentence each.
+        module: Makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
+    """
+
+    search: str
+    seed: int
+    latency: Interval
+    untuned: Interval | None
     curve: Sequence[tuple[float, float]]
     inside: Sequence[str] = ()
     interrupted: bool = False
-    replaced: Sequence[Replacement] = ()
     disturbed: bool = False
-    digest: str | None = None
     speedup: Interval | None = None
     foreign: Sequence[PartTime] = ()
-    sizes: Sequence[SizeResult] = ()
     module: Callable[[], tvm.IRModule] | None = None
     left_out: Sequence[str] = ()
-    precision: PrecisionReport | None = None
 
     @property
     def trials(self) -> int:
@@ -120,29 +161,19 @@ class ModelResult:
         """The document of `stormdrop tune --json`."""
         results = [task.result for task in self.tasks if task.result is not None]
         return {
-            "model": self.name,
-            "target": self.target.machine,
+            **self._document(),
             "search": self.search,
             "seed": self.seed,
             "trials": self.trials,
             "failed": sum(result.failed for result in results),
             "reused": sum(result.reused for result in results),
             "suspect": sum(result.suspect for result in results),
-            "seconds": self.seconds,
-            "phases": dict(self.phases),
-            "artifact": None if self.artifact is None else str(self.artifact),
-            "digest": self.digest,
             "latency": {**timing(self.latency), "disturbed": self.disturbed},
             "untuned": None if self.untuned is None else timing(self.untuned),
             "speedup": None if self.speedup is None else list(self.speedup),
-            "verified": {"max_error": self.verified.max_error, "against": self.verified.against},
-            "precision": None if self.precision is None else self.precision.to_json(),
             "tasks": [task.to_json() for task in self.tasks],
             "inside": list(self.inside),
-            "replaced": [replacement.to_json() for replacement in self.replaced],
-            "fallbacks": [report.task for report in self.model.metadata.fallbacks],
             "foreign": [part.to_json() for part in self.foreign],
-            "sizes": [size.to_json() for size in self.sizes],
             "left_out": list(self.left_out),
             "interrupted": self.interrupted,
             "converged": all(task.converged for task in self.tasks),
