@@ -14,7 +14,7 @@ input of the model before it multiplies it, as convolutions of images do, then a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,16 +107,18 @@ class _Values:
 
     def _last_layers(self) -> set[Any]:
         """The variables of the layers that are followed by no other one on a way to an output."""
-        found, seen = set[Any](), set[Any]()
+        return {variable for variable in self._before_outputs(self._contracts) if self._contracts(self._made[variable])}
+
+    def _before_outputs(self, ends: Callable[[Any], bool]) -> set[Any]:
+        """The variables on the ways to the outputs, back to values at which a way ends."""
+        found: set[Any] = set()
         waiting = variables_of(self._main.body.body)
         while waiting:
             variable = waiting.pop()
-            if variable in seen or variable not in self._made:
+            if variable in found or variable not in self._made:
                 continue
-            seen.add(variable)
-            if self._contracts(self._made[variable]):
-                found.add(variable)
-            else:
+            found.add(variable)
+            if not ends(self._made[variable]):
                 waiting += variables_of(self._made[variable])
         return found
 
@@ -124,6 +126,12 @@ class _Values:
         """The positions of the arguments of a kernel's call that are multiplied."""
         stages = self._functions[call.args[0].name_hint]
         return [] if stages is None else factor_positions(stages)
+
+    def _multiplied(self, call: Any) -> list[list[Any]]:
+        """The pairs of arguments that a kernel's call multiplies, without constants."""
+        arguments = call.args[1].fields
+        pairs = ([arguments[one] for one in pair] for pair in self._factors(call))
+        return [[factor for factor in pair if not _is_constant(factor)] for pair in pairs]
 
     def _signatures(self) -> dict[Any, tuple[int, ...]]:
         """By the call of each kernel, the positions of its arguments and its result that are in bfloat16."""
@@ -172,17 +180,7 @@ class _Values:
 
     def _returned(self) -> set[Any]:
         """The variables whose elements are those of outputs, perhaps after a kernel has moved them."""
-        returned: set[Any] = set()
-        waiting = variables_of(self._main.body.body)
-        while waiting:
-            variable = waiting.pop()
-            value = self._made.get(variable)
-            if variable in returned or value is None:
-                continue
-            returned.add(variable)
-            if not calls_kernel(value) or self._keeps_elements(value):
-                waiting += variables_of(value)
-        return returned
+        return self._before_outputs(lambda value: calls_kernel(value) and not self._keeps_elements(value))
 
     def _keeps_elements(self, call: Any) -> bool:
         stages = self._functions[call.args[0].name_hint]
@@ -201,12 +199,10 @@ class _Values:
                 wanted.add(value.args[0])
             if not calls_kernel(value):
                 continue
-            arguments = list(value.args[1].fields)
             if moved and self._keeps_elements(value):
-                wanted.update(argument for argument in arguments if not _is_constant(argument))
+                wanted.update(argument for argument in value.args[1].fields if not _is_constant(argument))
             if variable not in self._kept:
-                factors = [arguments[one] for pair in self._factors(value) for one in pair]
-                wanted.update(factor for factor in factors if not _is_constant(factor))
+                wanted.update(*self._multiplied(value))
         return wanted
 
     def _may_make(self, value: Any) -> bool:
@@ -225,9 +221,7 @@ class _Values:
             return variables_of(value)
         if variable not in self._kept:
             return ()
-        arguments = list(value.args[1].fields)
-        factors = [arguments[one] for pair in self._factors(value) for one in pair]
-        return [factor for factor in factors if not _is_constant(factor)]
+        return [factor for pair in self._multiplied(value) for factor in pair]
 
     def _groups(self) -> Iterable[list[Any]]:
         """Variables that are stored alike."""
@@ -235,9 +229,7 @@ class _Values:
             if _is_view(value):
                 yield [variable, value.args[0]]
             elif calls_kernel(value) and variable not in self._kept:
-                arguments = list(value.args[1].fields)
-                for pair in self._factors(value):
-                    yield [arguments[one] for one in pair if not _is_constant(arguments[one])]
+                yield from self._multiplied(value)
 
 
 def _rounded_elements(tensor: Any) -> Any:
