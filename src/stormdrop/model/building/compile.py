@@ -8,7 +8,6 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from numpy.typing import NDArray
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax import vm_build
@@ -16,6 +15,7 @@ from tvm.relax import vm_build
 from ...codegen.needed_features import needed_features as units_of
 from ...errors import ModelError, one_line
 from ...ir.attributes import UNALIGNED
+from ...ir.reference import evaluate
 from ...machine.cpu import Cpu
 from ...machine.tiles import permit
 from ...sketches.contract import Variant
@@ -38,9 +38,6 @@ from .concatenation import Concatenation, find_concatenations
 from .fallback import schedule_fallback
 from .kernel_library import KernelLibrary
 
-Evaluate = Callable[[tirx.PrimFunc, Sequence[NDArray[Any]]], list[NDArray[Any]]]
-"""Computes the outputs of a function from its inputs."""
-
 Transformed = dict[tuple[tvm_ffi.StructuralKey, int], GenericConst]
 """Transformed constants, by the transform and the address of the constant: several sizes of a model share them."""
 
@@ -62,7 +59,6 @@ def build(
     place: PlacedVariant | None = None,
     provenance: Mapping[str, Any] | None = None,
     work: Mapping[int, Work] | None = None,
-    evaluate: Evaluate | None = None,
     library: KernelLibrary | None = None,
     create: CreateModel = CompiledModel,
 ) -> CompiledModel:
@@ -77,8 +73,6 @@ def build(
             concatenations are written to their final place instead of being copied there.
         provenance: Stored in the model's metadata: how the model was made.
         work: What a call of each task does, by `Task.index`; stored in the model's metadata.
-        evaluate: Computes the transforms of constant inputs, which are stored in the model. The default is the NumPy
-            reference.
         library: Keeps the machine code of the kernels. With that of an earlier build, only what is new is compiled.
         create: Makes the model of its program; by default one that runs in this process.
 
@@ -95,7 +89,6 @@ def build(
             variants,
             lanes=target.lanes,
             place=place,
-            evaluate=evaluate,
             library=library,
             transformed=transformed,
         )
@@ -140,7 +133,6 @@ def apply_variants(
     *,
     lanes: int = 16,
     place: PlacedVariant | None = None,
-    evaluate: Evaluate | None = None,
     library: KernelLibrary | None = None,
     transformed: Transformed | None = None,
 ) -> tuple[tvm.IRModule, tuple[FallbackReport, ...], dict[str, int]]:
@@ -151,7 +143,6 @@ def apply_variants(
         variants: The variant of each task, by `Task.index`.
         lanes: How many values a vector of the machine holds, for the plain schedules.
         place: Makes variants that write into a slice.
-        evaluate: Computes the transforms of constants.
         library: Names the kernels; None if they will not be compiled.
         transformed: The constants that another size has transformed already; this one adds its own.
 
@@ -161,10 +152,6 @@ def apply_variants(
     Raises:
         ModelError: A variant does not fit its task.
     """
-    if evaluate is None:
-        from ...ir.reference import evaluate as reference
-
-        evaluate = reference
     unknown = sorted(set(variants) - {task.index for task in graph.tasks})
     if unknown:
         raise ModelError(f"{graph.name}: has no task {unknown[0]}: its tasks are 0 to {len(graph.tasks) - 1}")
@@ -183,7 +170,7 @@ def apply_variants(
         chosen.update(dict.fromkeys(task.callees, (task, variant)))
     tasks = {callee: task for callee, (task, _) in chosen.items()}
     concatenations = find_concatenations(graph.mod, tasks, lambda task: task.index in variants) if place else []
-    mutator = _CallSites(graph.mod, chosen, evaluate, concatenations, place, library, transformed)
+    mutator = _CallSites(graph.mod, chosen, concatenations, place, library, transformed)
     mod = relax.transform.DeadCodeElimination()(rewrite_main(graph.mod, mutator))
     return mod, tuple(fallbacks), mutator.symbols
 
@@ -244,7 +231,6 @@ class _CallSites(relax.PyExprMutator):
         self,
         mod: tvm.IRModule,
         chosen: Mapping[str, tuple[Task, Variant]],
-        evaluate: Evaluate,
         concatenations: Sequence[Concatenation],
         place: PlacedVariant | None,
         library: KernelLibrary | None,
@@ -254,7 +240,6 @@ class _CallSites(relax.PyExprMutator):
         self._known: Transformed = {} if transformed is None else transformed
         self._library = library
         self._chosen = chosen
-        self._evaluate = evaluate
         self._place = place
         self._functions: dict[tuple[int, Place | None, tuple[int, ...]], Any] = {}
         self._inputs = set(mod["main"].params)
@@ -333,6 +318,6 @@ class _CallSites(relax.PyExprMutator):
     def _transformed(self, constant: GenericConst, transform: tirx.PrimFunc) -> GenericConst:
         key = (tvm_ffi.StructuralKey(transform), int(constant.value.data_ptr()))
         if key not in self._known:
-            (value,) = self._evaluate(transform, [array_of(constant)])
+            (value,) = evaluate(transform, [array_of(constant)])
             self._known[key] = new_constant(value)
         return self._known[key]
