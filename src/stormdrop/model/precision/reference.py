@@ -28,7 +28,7 @@ from ..verification.exact import ExactModel
 from ..verification.expected import Expected
 from ..verification.kernels import errors_by_name
 from ..verification.rounding import OF_SPREAD, Rounded, draws
-from ..verification.tensors import AfterSaturation, named_tensors, output_name, read_before_outputs, variables_of
+from ..verification.tensors import LastReads
 from ..verification.verify import Reference
 
 _ROWS = 32  # inputs on which the model is compared with that in float32
@@ -60,22 +60,19 @@ def mixed_reference(graph: Graph, original: Reference) -> Reference:
             leave the range of numbers.
     """
     exact = exact_model(graph)
-    inside = read_before_outputs(graph, exact)
-
-    variables = variables_of(inside)
+    last = LastReads(graph, exact, origin_of(graph.source).before_saturation())
 
     def expected(sample: Sample) -> Expected | None:
-        tensors = named_tensors(variables, *exact.run(sample.feeds, list(variables.values())))
+        tensors = exact.tensors(sample.feeds, last.variables)
         if any(not has_numbers(value) or exceeds_float32(value) for value in tensors.values()):
             return None
-        rounded = Rounded(exact, variables, sample.feeds, tensors, _runs(), exact.jumps)
+        rounded = Rounded(exact, last.variables, sample.feeds, tensors, _runs(), exact.jumps)
         return Expected(sample, tensors, {}, rounded, jumps=exact.jumps)
 
     usable = [one for one in (expected(each.sample) for each in original.expected) if one is not None]
     if not usable:
         raise ModelError(f"{graph.name}: in bfloat16 its outputs hold NaN or leave the range of numbers")
     usable = [one for one in usable if not one.holds_nan] or usable
-    sites = {name: site for name, (_, site) in inside.items()}
     low = {
         task.name for task in graph.tasks if any(str(parameter.dtype) == BFLOAT16 for parameter in task.function.params)
     }
@@ -88,12 +85,12 @@ def mixed_reference(graph: Graph, original: Reference) -> Reference:
         feeds=original.feeds,
         against="NumPy in float64, for weights in bfloat16",
         expected=usable,
-        sites=sites,
+        sites=last.sites,
         kernels=kernels,
         given=original.given,
         always_kernels=True,
         varies=original.varies,
-        after_saturation=AfterSaturation(exact, inside, origin_of(graph.source).before_saturation()),
+        after_saturation=last.after_saturation,
     )
 
 
@@ -138,8 +135,8 @@ def expected_error(graph: Graph, original: Reference) -> float:
         ModelError: NumPy does not know one of the model's functions.
     """
     one = original.expected[0]
-    outputs, _ = exact_model(graph).run(one.sample.feeds, rounded=True)
-    return max(error_of(value, one.tensors[output_name(name)]) for name, value in outputs.items())
+    rounded = exact_model(graph).tensors(one.sample.feeds, {}, rounded=True)
+    return max(error_of(value, one.tensors[name]) for name, value in rounded.items())
 
 
 def accuracy_of(model: CompiledModel, graph: Graph, seed: int, given: Sequence[Feeds] = ()) -> Accuracy:

@@ -55,6 +55,11 @@ class Site(NamedTuple):
     argument: int
 
 
+def output_name(name: str) -> str:
+    """What an output is called in messages."""
+    return f"output {name!r}"
+
+
 class ExactModel:
     """An imported model that NumPy computes.
 
@@ -143,6 +148,18 @@ class ExactModel:
         results = value(self._main.body.body)
         outputs = results if isinstance(results, tuple) else (results,)
         return {info.name: output for info, output in zip(self._graph.outputs, outputs, strict=True)}, kept
+
+    def tensors(self, feeds: Feeds, variables: Mapping[str, Any], **arguments: Any) -> dict[str, Array]:
+        """The outputs, and the values of some variables, by what they are called in messages.
+
+        Args:
+            feeds: The inputs by name.
+            variables: The variables, by what they are called.
+            **arguments: As those of `run`.
+        """
+        outputs, kept = self.run(feeds, list(variables.values()), **arguments)
+        found = {name: kept[variable] for name, variable in variables.items() if variable in kept}
+        return {**{output_name(name): value for name, value in outputs.items()}, **found}
 
     @property
     def part_arguments(self) -> dict[int, list[Any]]:

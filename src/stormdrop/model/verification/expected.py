@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from ...errors import ModelError, UnsupportedFunction
 from ..artifact.artifact import CompiledModel
@@ -30,10 +29,10 @@ from .arrays import (
     overflows,
     varies,
 )
-from .exact import ExactModel, Site
+from .exact import ExactModel, output_name
 from .parts import Compared, compared_by_parts, names_of_results
 from .rounding import LEVEL, LEVEL_WITHOUT_EXACT, OF_SPREAD, Rounded, float32_runs
-from .tensors import AfterSaturation, named_tensors, output_name, read_before_outputs, variables_of
+from .tensors import LastReads
 
 _logger = logging.getLogger(__name__)
 
@@ -122,8 +121,7 @@ class Computing:
 
     Attributes:
         samples: The samples.
-        inside: What the last kernels read, by what it is called: the variable in the graph, and where it is read.
-        variables: These variables, by what they are called.
+        last: What the last kernels read.
     """
 
     def __init__(self, graph: Graph, seed: int, given: Sequence[Feeds] = (), seconds: float | None = None) -> None:
@@ -146,9 +144,7 @@ class Computing:
             self.exact: ExactModel | None = ExactModel(graph)
         except UnsupportedFunction:
             self.exact = None
-        self.inside = {} if self.exact is None else read_before_outputs(graph, self.exact)
-        self.variables = variables_of(self.inside)
-        self.after_saturation = AfterSaturation(self.exact, self.inside, self.saturating)
+        self.last = LastReads(graph, self.exact, self.saturating)
 
     def expected(self) -> tuple[list[Expected], str]:
         """What the tensors of each sample should be, for those samples that can be used, and who computed it.
@@ -195,11 +191,6 @@ class Computing:
             raise ModelError(f"{error}; {HINT}") from error
 
     @property
-    def sites(self) -> dict[str, Site]:
-        """Where the compiled model's kernels read the tensors that are no outputs, by what they are called."""
-        return {name: site for name, (_, site) in self.inside.items()}
-
-    @property
     def by_parts(self) -> Callable[[CompiledModel, Feeds], Iterable[Compared]] | None:
         """Compares a model's tensors before and after the parts that onnxruntime runs; None if it has none."""
         return partial(compared_by_parts, self.exact) if self.exact and self.graph.foreign.reports else None
@@ -217,8 +208,7 @@ class Computing:
             named = {output_name(name): peer[name] for name in self.names}
             errors = {name: error_of(named[name], right) for name, right in truth.items()}
             return Expected(sample, truth or named, errors, None)
-        keep = list(self.variables.values())
-        tensors = self.named(*self.exact.run(sample.feeds, keep))
+        tensors = self.exact.tensors(sample.feeds, self.last.variables)
         if any(not has_numbers(value) or exceeds_float32(value) for value in tensors.values()):
             return None
         if peer is not None and any(overflows(peer[name], tensors[output_name(name)]) for name in self.names):
@@ -227,11 +217,12 @@ class Computing:
         if peer is not None and self.parts and not max(errors.values(), default=0.0) <= LEVEL:
             # A part may jump: the exact model goes on from what the peer's parts have made.
             results = {part: [peer[name] for name in names] for part, names in self.parts.items()}
-            errors, means = self._peer_errors(peer, self.named(*self.exact.run(sample.feeds, keep, results=results)))
+            after = self.exact.tensors(sample.feeds, self.last.variables, results=results)
+            errors, means = self._peer_errors(peer, after)
         imported = {name: error_of(tensors[name], right) for name, right in truth.items()}
         jumps = self.exact.jumps
         of_import = {name: mean_error(tensors[name], right) for name, right in truth.items()} if jumps else {}
-        rounded = Rounded(self.exact, self.variables, sample.feeds, tensors, float32_runs(jumps), jumps)
+        rounded = Rounded(self.exact, self.last.variables, sample.feeds, tensors, float32_runs(jumps), jumps)
         return Expected(sample, tensors, errors, rounded, imported, means, of_import, jumps)
 
     def _truth(self, sample: Sample) -> dict[str, Array]:
@@ -240,23 +231,19 @@ class Computing:
         unusable = any(has_nan(value) or exceeds_float32(value) for value in outputs.values())
         return {} if unusable else {output_name(name): value for name, value in outputs.items()}
 
-    def named(self, outputs: Mapping[str, Array], kept: Mapping[Any, Array]) -> dict[str, Array]:
-        """The tensors that `ExactModel.run` returns, by what they are called in messages."""
-        return named_tensors(self.variables, outputs, kept)
-
     def _peer_errors(
         self, peer: Mapping[str, Array], tensors: Mapping[str, Array]
     ) -> tuple[dict[str, float], dict[str, float]]:
         """The largest and the mean error of each tensor that the peer makes."""
         made = {output_name(name): peer[name] for name in self.names}
         for output, before in self.saturating.items():
-            for name in self.after_saturation.read_for(output):
+            for name in self.last.read_for(output):
                 # The peer's tensor is the one that the kernel reads only if the kernel begins with it as it stands.
-                is_direct = self.exact is not None and self.inside[name][1] in self.exact.direct
+                is_direct = self.exact is not None and self.last.sites[name] in self.exact.direct
                 value = in_layout_of(tensors[name], peer[before]) if is_direct else None
                 if value is not None and value.dtype.kind == tensors[name].dtype.kind:
                     made[name] = value
-        right = {**tensors, **self.after_saturation(made)}
+        right = {**tensors, **self.last.after_saturation(made)}
         means = {name: mean_error(value, right[name]) for name, value in made.items()}
         return {name: error_of(value, right[name]) for name, value in made.items()}, means
 
@@ -308,7 +295,7 @@ class Computing:
     def varies(self, expected: Sequence[Expected]) -> bool:
         """Whether a tensor that the model computes, and that is compared, holds different values."""
         given = set(self.graph.mod["main"].params)
-        inputs = {name for name, (variable, _) in self.inside.items() if variable in given}
+        inputs = {name for name, variable in self.last.variables.items() if variable in given}
         return any(varies([one.tensors[name] for one in expected]) for name in expected[0].tensors.keys() - inputs)
 
     def is_discrete(self, expected: Sequence[Expected]) -> bool:

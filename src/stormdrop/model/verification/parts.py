@@ -25,9 +25,8 @@ from ..graph.graph import Graph
 from ..graph.onnx_origin import OnnxOrigin, origin_of
 from ..inputs.samples import Feeds
 from ..tensors import Array
-from .exact import ExactModel
+from .exact import ExactModel, output_name
 from .rounding import LEVEL_WITHOUT_EXACT, Rounded, float32_runs
-from .tensors import named_tensors, output_name
 
 
 class Compared(NamedTuple):
@@ -86,7 +85,7 @@ def compared_by_parts(exact: ExactModel, model: CompiledModel, feeds: Feeds) -> 
         for position, (variable, value) in enumerate(zip(exact.part_arguments[part], call.inputs, strict=True))
     }
     read = {name: variable for name, (variable, _) in inputs.items()}
-    right = named_tensors(read, *exact.run(feeds, list(read.values()), results=results))
+    right = exact.tensors(feeds, read, results=results)
     runs = ((factor, {**arguments, "results": results}) for factor, arguments in float32_runs(exact.jumps))
     rounded = Rounded(exact, read, feeds, right, runs, exact.jumps)
 

@@ -15,7 +15,6 @@ from ..inputs.samples import Feeds
 from ..tensors import Array
 from .arrays import error_of, mean_error
 from .exact import ExactModel
-from .tensors import named_tensors
 
 LEVEL = 1e-4
 """An error (max|difference| / max|exact|) up to this is right. Reordered sums stay below it in deep networks; a
@@ -77,7 +76,7 @@ class Rounded:
 
         while not explained() and (run := next(self._runs, None)) is not None:
             factor, arguments = run
-            values = self._of_run(arguments)
+            values = self._exact.tensors(self._feeds, self._variables, **arguments)
             for key, right in self._tensors.items():
                 error = error_of(values[key], right)
                 # Noise that leaves the range of numbers explains nothing.
@@ -86,11 +85,6 @@ class Rounded:
                     if self._jumps:
                         self._means[key] = max(self._means[key], factor * mean_error(values[key], right))
         return self._errors[name] if self._means[name] >= mean else 0.0
-
-    def _of_run(self, arguments: Mapping[str, Any]) -> Mapping[str, Array]:
-        return named_tensors(
-            self._variables, *self._exact.run(self._feeds, list(self._variables.values()), **arguments)
-        )
 
 
 def float32_runs(jumps: bool) -> Iterator[tuple[float, dict[str, Any]]]:

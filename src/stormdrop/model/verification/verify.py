@@ -38,12 +38,11 @@ from ..graph.origin import Origin
 from ..inputs.samples import Feeds, random_feeds, sample_feeds
 from ..tensors import release_pages
 from .arrays import error_of, mean_error
-from .exact import Site
+from .exact import Site, output_name
 from .expected import Computing, Expected, Fault, WrongImport
 from .kernels import errors_by_name, observed
 from .parts import Compared
 from .rounding import LEVEL
-from .tensors import output_name
 
 __all__ = [
     "LEVEL",
@@ -88,7 +87,7 @@ class Reference:
         always_kernels: Whether `kernels` is asked even if all tensors are near the exact ones.
         given: The samples that the user gave.
         varies: Whether a tensor that is compared holds different values; otherwise only `kernels` can tell a fault.
-        after_saturation: What outputs behind a softmax should be, given what its kernel reads; see `AfterSaturation`.
+        after_saturation: What outputs behind a softmax should be, given what its kernel reads; see `LastReads`.
     """
 
     feeds: Feeds
@@ -128,12 +127,12 @@ class Reference:
             feeds=computing.samples[0].feeds,
             against=against,
             expected=expected,
-            sites=computing.sites,
+            sites=computing.last.sites,
             by_parts=computing.by_parts,
             kernels=partial(errors_by_name, graph, every=not varies) if not varies or expected[0].jumps else None,
             given=given,
             varies=varies,
-            after_saturation=computing.after_saturation,
+            after_saturation=computing.last.after_saturation,
         )
 
     def check(self, model: CompiledModel) -> Verification:
