@@ -35,7 +35,7 @@ from ..onnx.rewrites.narrow import decode_narrow
 from ..onnx.rewrites.qdq import with_byte_layers
 from ..onnx.sizes import is_too_large, too_large
 from ..onnx.source import described
-from ..onnx.trial_run import KERNEL_TYPES
+from ..onnx.weights import KERNEL_TYPES
 from ..passes.broadcast import expand_constants
 from ..passes.byte_contractions import mark_byte_contractions
 from ..passes.constants import fold_constants

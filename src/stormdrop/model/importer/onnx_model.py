@@ -19,8 +19,7 @@ from ..onnx.sizes import is_too_large, too_large
 from ..onnx.source import described, read_source
 from ..onnx.standard import is_standard, opset_of
 from ..onnx.training import refuse_training
-from ..onnx.trial_run import KERNEL_TYPES
-from ..onnx.weights import move_out, moved_in
+from ..onnx.weights import KERNEL_TYPES, move_out, moved_in
 from .converters.onnxruntime_part import OPERATOR
 
 _OLDEST_OPSET = 7

@@ -18,20 +18,10 @@ from ..artifact.metadata import OPEN, TensorInfo
 from ..artifact.onnxruntime_parts import session_of, session_options
 from ..inputs.samples import random_feeds
 from .index_ranges import index_ranges
-from .weights import large_tensors
+from .weights import KERNEL_TYPES, large_tensors
 
 RUN_SECONDS = 10.0
 """A model that onnxruntime needs longer for is refused: each of its verifications would take as long."""
-
-KERNEL_TYPES = {
-    element: helper.tensor_dtype_to_np_dtype(element).name
-    for element in (
-        *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BOOL),
-        *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
-        *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
-    )
-}
-"""The types of elements that kernels compute with: their NumPy names by ONNX's numbers."""
 
 _TENSOR = "tensor("
 

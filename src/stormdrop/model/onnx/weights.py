@@ -26,14 +26,15 @@ from ..tensors import Array, mapped
 LEAST = 1 << 16
 """The fewest bytes of a tensor that is kept in a file."""
 
-_TYPES = frozenset(
-    {
-        *(TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BOOL),
+KERNEL_TYPES = {
+    element: helper.tensor_dtype_to_np_dtype(element).name
+    for element in (
+        *(TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BOOL),
         *(TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64),
         *(TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64),
-    }
-)
-"""The types whose elements are whole bytes that NumPy knows."""
+    )
+}
+"""The types of elements that kernels compute with, whole bytes all of them: their NumPy names by ONNX's numbers."""
 
 
 def in_file(tensor: TensorProto) -> bool:
@@ -77,7 +78,7 @@ def place(tensor: TensorProto, file: Path, offset: int, length: int) -> None:
 
 def bytes_of(tensor: TensorProto) -> int | None:
     """How many bytes a tensor takes in a file; None if it stays in the model: it is small, or has an odd type."""
-    if tensor.data_type not in _TYPES or any(extent < 0 for extent in tensor.dims):
+    if tensor.data_type not in KERNEL_TYPES or any(extent < 0 for extent in tensor.dims):
         return None
     size = math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     return size if size >= LEAST else None

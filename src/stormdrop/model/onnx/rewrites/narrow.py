@@ -17,8 +17,7 @@ from onnx import helper
 
 from ..nodes import attribute_of, constants_of
 from ..standard import is_standard
-from ..trial_run import KERNEL_TYPES
-from ..weights import array_of
+from ..weights import KERNEL_TYPES, array_of
 from .rewriting import Rewriting
 
 
