@@ -30,8 +30,8 @@ from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.converters import recurrent
 from stormdrop.model.importer.import_onnx import load_graph
-from stormdrop.model.importer.onnxruntime_model import run_by_onnxruntime
 from stormdrop.model.importer.together import together
+from stormdrop.model.importer.whole_part import run_by_onnxruntime
 from stormdrop.model.onnx.weights import large_tensors, move_out
 from stormdrop.model.profile import part_times
 from stormdrop.model.random_weights import seed_weights

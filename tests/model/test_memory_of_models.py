@@ -21,7 +21,7 @@ from stormdrop.model.graph.constants import without_constants
 from stormdrop.model.graph.onnx_origin import OnnxOrigin
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import import_graph
-from stormdrop.model.importer.onnxruntime_model import run_by_onnxruntime
+from stormdrop.model.importer.whole_part import run_by_onnxruntime
 from stormdrop.model.onnx import sizes, weights
 from stormdrop.model.onnx.rewrites.narrow import decode_narrow
 from stormdrop.model.onnx.source import read_source

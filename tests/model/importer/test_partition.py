@@ -16,7 +16,7 @@ from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer import frontend, import_onnx
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import import_graph
-from stormdrop.model.importer.onnxruntime_model import run_by_onnxruntime
+from stormdrop.model.importer.whole_part import run_by_onnxruntime
 from stormdrop.model.onnx import trial_run
 from stormdrop.model.random_weights import seed_weights
 

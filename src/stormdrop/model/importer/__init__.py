@@ -6,7 +6,7 @@ onnx_model.py                         a check of an ONNX model
 import_onnx.py                        ONNX to a graph: the order of all rewrites
 frontend.py, converters/              from ONNX to Relax
 partition.py                          the parts of a model that onnxruntime runs
-whole_part.py, onnxruntime_model.py   a model of which it runs everything
+whole_part.py                         a model of which it runs everything
 together.py                           the graphs of several sizes made one
 failing_operator.py                   the operator at which a pass fails
 torch_module.py, torch_origin.py      torch modules, and another way to compute them

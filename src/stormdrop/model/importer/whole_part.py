@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import tvm
@@ -19,8 +20,9 @@ from tvm import relax
 
 from ..artifact.artifact_files import part_file
 from ..artifact.metadata import OPEN, OnnxruntimePart, TensorInfo
-from ..artifact.onnxruntime_parts import FUNCTION
-from ..graph.onnx_origin import OnnxOrigin
+from ..artifact.onnxruntime_parts import FUNCTION, OnnxruntimeParts
+from ..graph.graph import Graph
+from ..graph.onnx_origin import OnnxOrigin, origin_of
 from ..onnx.standard import is_standard, operator_name
 
 
@@ -56,6 +58,35 @@ def whole_part(
     operators = Counter(operator_name(node) for node in origin.model.graph.node if not is_standard(node, "Constant"))
     report = OnnxruntimePart(part_file(index), dict(operators), reason, whole=True)
     return Whole(_program(inputs, outputs, index), report, message)
+
+
+def run_by_onnxruntime(graph: Graph, reason: str) -> Graph | None:
+    """The graph of a model of which onnxruntime runs everything.
+
+    Args:
+        graph: The model as it was imported.
+        reason: Why it is foreign, in one line.
+
+    Returns:
+        The graph, with one part for each size and no tasks; None if the model does not come from ONNX, or has more
+            weights than onnxruntime takes in one message.
+
+    Raises:
+        ModelError: A file with weights of the model was changed after the import.
+    """
+    wholes = []
+    for index, size in enumerate(graph.sizes):
+        origin = origin_of(size.source)
+        whole = whole_part(origin, size.inputs, size.outputs, reason, index) if isinstance(origin, OnnxOrigin) else None
+        if whole is None:
+            return None
+        wholes.append(whole)
+    foreign = OnnxruntimeParts([whole.report for whole in wholes], [whole.model for whole in wholes])
+    first, *others = (
+        replace(size, mod=whole.mod, tasks=(), foreign=foreign, others=())
+        for size, whole in zip(graph.sizes, wholes, strict=True)
+    )
+    return replace(first, others=tuple(others))
 
 
 def _program(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], index: int) -> tvm.IRModule:

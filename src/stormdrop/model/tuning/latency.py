@@ -21,7 +21,7 @@ from ..artifact.onnxruntime_parts import CHOOSING
 from ..building.board import BoardModel, in_turns
 from ..graph.expressions import bindings_of, part_index
 from ..graph.graph import Graph
-from ..importer.onnxruntime_model import run_by_onnxruntime
+from ..importer.whole_part import run_by_onnxruntime
 from ..profile import PartTime, Profile, part_times, profile
 from ..tensors import Array
 from ..verification.verify import Feeds
