@@ -9,7 +9,6 @@ indexing.py             elements chosen by an index, sums along an axis
 extrema.py              the largest and the smallest elements
 normalization.py        normalizations and reductions
 windows.py              where the windows of convolutions and pools stand
-conv_transpose.py       transposed convolutions
 resize.py               Resize and Upsample
 recurrent.py            RNN, GRU, LSTM
 regions.py              RoiAlign
@@ -27,7 +26,6 @@ from typing import Any
 
 from . import (
     codes,
-    conv_transpose,
     elementwise,
     extrema,
     indexing,
@@ -44,7 +42,6 @@ from .node import Node
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
     **codes.CONVERTERS,
-    **conv_transpose.CONVERTERS,
     **elementwise.CONVERTERS,
     **extrema.CONVERTERS,
     **onnxruntime_part.CONVERTERS,

@@ -30,9 +30,14 @@ def pads_of(node: Node, kernel: Sequence[int]) -> list[int]:
         return list(node.attribute("pads", (0,) * 2 * rank))
     if mode == "VALID":
         return [0] * 2 * rank
-    totals = [max(total, 0) for total in _totals(node, spans_of(node, kernel))]
-    small, large = [total // 2 for total in totals], [total - total // 2 for total in totals]
-    return small + large if mode == "SAME_UPPER" else large + small
+    return _on_both_sides(node, _totals(node, spans_of(node, kernel)))
+
+
+def _on_both_sides(node: Node, totals: Sequence[int]) -> list[int]:
+    """Padding before each axis, and behind each. Of an odd number, one more is behind with SAME_UPPER, else before."""
+    small = [max(total, 0) // 2 for total in totals]
+    large = [max(total, 0) - half for total, half in zip(totals, small, strict=True)]
+    return small + large if node.attribute("auto_pad", "NOTSET") == "SAME_UPPER" else large + small
 
 
 def spans_of(node: Node, kernel: Sequence[int]) -> list[int]:
@@ -53,6 +58,22 @@ def _totals(node: Node, spans: Sequence[int]) -> list[int]:
 def _convolution(node: Node) -> None:
     pads = pads_of(node, node.attribute("kernel_shape", node.shape(1)[2:]))
     node.replace_attributes({"pads": pads}, ("auto_pad",))
+
+
+def _conv_transpose(node: Node) -> None:
+    """Replaces the `output_shape` of a transposed convolution by the pads that follow from it; TVM ignores it."""
+    wanted = node.attribute("output_shape")
+    if wanted is None:
+        return
+    spans = spans_of(node, node.shape(1)[2:])
+    strides = node.attribute("strides", (1,) * len(spans))
+    extra = node.attribute("output_padding", (0,) * len(spans))
+    axes = zip(strides, node.shape()[2:], extra, spans, list(wanted)[-len(spans) :], strict=True)
+    totals = [stride * (extent - 1) + more + span - size for stride, extent, more, span, size in axes]
+    # More elements than the windows reach are padding behind the result.
+    extra = tuple(more - min(total, 0) for more, total in zip(extra, totals, strict=True))
+    pads = tuple(_on_both_sides(node, totals))
+    node.replace_attributes({"pads": pads, "output_padding": extra}, ("output_shape", "auto_pad"))
 
 
 def _pool(node: Node) -> None:
@@ -109,6 +130,7 @@ def pads_of_pool(node: Node, kernel: Sequence[int]) -> list[int]:
 CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "AveragePool": _average_pool,
     "Conv": _convolution,
+    "ConvTranspose": _conv_transpose,
     "LpPool": _pool,
 }
 """MaxPool, which may also give indices, is in `indexing`."""
