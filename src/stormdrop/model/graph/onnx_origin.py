@@ -16,7 +16,7 @@ from onnx import version_converter
 
 from ...errors import ModelError, one_line
 from ...ir.relative_error import relative_error
-from ..artifact.onnxruntime_parts import session_of, sums_saturate
+from ..artifact.onnxruntime_parts import session_of, session_options, sums_saturate
 from ..inputs.ranges import Ranges
 from ..inputs.samples import Feeds
 from ..onnx.contributed import OF_BYTES, is_contributed
@@ -133,8 +133,7 @@ class OnnxOrigin:
                 import onnxruntime
             except ImportError:
                 return self._by_onnx(feeds[0], names, weights)
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 3  # errors only, because it warns about every unused initialiser
+            options = session_options(0)
             if not optimised:
                 options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             try:

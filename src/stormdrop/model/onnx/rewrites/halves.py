@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from ..contributed import DOMAIN
 from ..nodes import graphs_of, names_read
 from ..standard import is_standard
 from ..weights import array_of
@@ -25,8 +26,6 @@ HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 _TYPES = ("to", "dtype", "output_dtype", "output_datatype", "precision", "stash_type", "softmax_precision")
 """Attributes that are a type of ONNX."""
-
-_CONTRIBUTED = "com.microsoft"
 
 
 def has_halves(model: onnx.ModelProto) -> bool:
@@ -73,7 +72,7 @@ def compute_in_float32(model: onnx.ModelProto) -> None:
         for attribute in function.attribute_proto:
             _widen_attribute(attribute)
     for node in _nodes(model):
-        if is_standard(node) or node.domain == _CONTRIBUTED:
+        if is_standard(node) or node.domain == DOMAIN:
             for attribute in node.attribute:
                 _widen_attribute(attribute)
     for named in (*graph.initializer, *graph.value_info):
