@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import statistics
 import tempfile
@@ -18,7 +17,7 @@ from onnx import helper, version_converter
 
 from ..errors import InputError, ModelError, one_line, shown
 from ..ir.relative_error import relative_error
-from .artifact.onnxruntime_parts import INSTALL
+from .artifact.onnxruntime_parts import INSTALL, require_onnxruntime
 from .graph.onnx_origin import OnnxOrigin
 from .inputs.given import listed, split
 from .onnx.rewrites.code_layers import is_code_layer
@@ -103,7 +102,7 @@ def quantize_model(
     """
     if activations not in ACTIVATIONS:
         raise InputError(f"activations {activations!r}: must be {' or '.join(ACTIVATIONS)}")
-    _require_onnxruntime()
+    require_onnxruntime("onnxruntime quantises models")
     read = moved_in(read_model(model))
     samples = _samples(read, data)
     try:
@@ -145,7 +144,7 @@ def quantize_weights(model: Path, out: Path, *, bits: int = 4, group: int = 32) 
     for name, value, known in (("bits", bits, WEIGHT_BITS), ("group", group, WEIGHT_GROUPS)):
         if value not in known:
             raise InputError(f"{name} {value}: must be one of {', '.join(map(str, known))}")
-    _require_onnxruntime()
+    require_onnxruntime("onnxruntime quantises models")
     try:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     except ImportError as error:
@@ -190,11 +189,6 @@ def _accuracy(
         for ours, theirs in pairs:
             same += same_top(ours, theirs)
     return max(errors, default=None), statistics.mean(same) if same else None
-
-
-def _require_onnxruntime() -> None:
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise ModelError(f"onnxruntime quantises models, and is not installed: {INSTALL}")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ onnxruntime is an optional package: this module imports it when it is needed fir
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import statistics
 import threading
@@ -87,7 +88,8 @@ class OnnxruntimeParts:
         with self._lock:
             key = (threads, keep_denormals)
             if key not in self._sessions:
-                require_onnxruntime(name, self.reports)
+                operators = dict.fromkeys(operator for part in self.reports for operator in part.operators)
+                require_onnxruntime(f"{name}: onnxruntime has to run {', '.join(operators)}")
                 self._sessions[key] = [
                     _session(name, part, model, min(threads, part.threads or threads), keep_denormals)
                     for part, model in zip(self.reports, self.models, strict=True)
@@ -206,22 +208,10 @@ def _keeps_denormals(metadata: Metadata) -> bool:
     return bool(metadata.target.get("keep_denormals", False))
 
 
-def require_onnxruntime(name: str, parts: Sequence[OnnxruntimePart]) -> Any:
-    """The module onnxruntime.
-
-    Args:
-        name: The name of the model.
-        parts: What it is needed for.
-
-    Raises:
-        ModelError: It is not installed. The message names the operators that need it.
-    """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        operators = ", ".join(dict.fromkeys(operator for part in parts for operator in part.operators))
-        raise ModelError(f"{name}: onnxruntime has to run {operators}, and it is not installed: {INSTALL}") from error
-    return onnxruntime
+def require_onnxruntime(what: str) -> None:
+    """Raises `ModelError` if onnxruntime is not installed. The message begins with what it is needed for."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise ModelError(f"{what}, and is not installed: {INSTALL}")
 
 
 def session_options(threads: int, alone: bool = False) -> Any:

@@ -13,7 +13,6 @@ foreign, the whole model is one part (`whole_part`).
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from onnx import helper
 from ...errors import ModelError, shown
 from ..artifact.artifact_files import part_file
 from ..artifact.metadata import OPEN, OnnxruntimePart, TensorInfo
-from ..artifact.onnxruntime_parts import INSTALL, OnnxruntimeParts
+from ..artifact.onnxruntime_parts import OnnxruntimeParts, require_onnxruntime
 from ..graph.onnx_origin import OnnxOrigin
 from ..inputs.combinations import Shapes
 from ..onnx.nodes import with_nodes
@@ -87,7 +86,7 @@ def _partly_by_onnxruntime(
     read: OnnxGraph, convert: Convert, reasons: dict[int, str], refused: str
 ) -> tuple[tvm.IRModule, OnnxruntimeParts, Shapes]:
     """`refused` is the message with which the model would be refused without onnxruntime."""
-    _require_onnxruntime(refused)
+    require_onnxruntime(f"{refused}; onnxruntime may run it")
     try:
         types = value_types(read.cleaned, read.inputs, read.name)
     except ModelError:
@@ -111,7 +110,7 @@ def _by_onnxruntime(
     read: OnnxGraph, refused: str, types: Mapping[str, ValueType] | None = None
 ) -> tuple[tvm.IRModule, OnnxruntimeParts, Shapes]:
     """The whole model as one part. `types` are those of its outputs, if they are known."""
-    _require_onnxruntime(refused)
+    require_onnxruntime(f"{refused}; onnxruntime may run it")
     try:
         known = value_types(read.source, read.inputs, read.name) if types is None else types
     except ModelError as error:
@@ -145,11 +144,6 @@ def _open_outputs(read: OnnxGraph, types: Mapping[str, ValueType]) -> Shapes:
     """The shapes of the model's outputs that depend on data."""
     shapes = {name: types[name].shape for name in read.outputs if name in types}
     return {name: shape for name, shape in shapes.items() if shape is not None and OPEN in shape}
-
-
-def _require_onnxruntime(refused: str) -> None:
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise ModelError(f"{refused}; onnxruntime may run it, and is not installed: {INSTALL}")
 
 
 class _Candidates:
