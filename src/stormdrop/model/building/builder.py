@@ -16,6 +16,7 @@ from ...errors import SpaceError
 from ...machine.cpu import Cpu
 from ...sketches.contract import AnySketch, Variant
 from ...sketches.registry import BUILTIN
+from ...tuning.kernel import KernelTask
 from ...tuning.options import TuneOptions
 from ..artifact.artifact import CompiledModel
 from ..artifact.artifact_files import checksum
@@ -54,14 +55,12 @@ class ModelBuilder:
         self._graph, self._target, self._provenance = graph, target, provenance
         self._create: CreateModel = CompiledModel if board is None else partial(BoardModel, board)
         self._library = KernelLibrary(target)
+        all_schedules = [TaskSchedules.of(task, task.kernel) for task in tasks if task.kernel is not None]
         self._work = {
-            task.task.index: Work(task.kernel.workload.flops, task.kernel.workload.bytes)
-            for task in tasks
-            if task.kernel is not None
+            each.task.task.index: Work(each.kernel.workload.flops, each.kernel.workload.bytes) for each in all_schedules
         }
         # Only the built-in sketches promise the same configurations for a slice of a wider output.
         self._places = options.sketches in (None, BUILTIN)
-        all_schedules = [TaskSchedules.of(task) for task in tasks if task.kernel is not None]
         self._schedules = {schedules.task.task.index: schedules for schedules in all_schedules if schedules.usable}
         self.winners: dict[int, Choice] = {index: schedules.winner for index, schedules in self._schedules.items()}
         self.defaults: dict[int, Choice] = {index: schedules.default for index, schedules in self._schedules.items()}
@@ -126,9 +125,9 @@ class ModelBuilder:
             "index_ranges": dict(origin_of(self._graph.source).index_ranges()),
             "verified": {"max_error": verified.max_error, "against": verified.against},
             "schedules": [
-                {"task": schedules.task.task.name, "workload": key, "sketch": sketch, "config": dict(config)}
-                for index, schedules in self._schedules.items()
-                for key, (sketch, config) in [(schedules.workload_key, combination[index])]
+                {"task": each.task.task.name, "workload": key, "sketch": sketch, "config": dict(config)}
+                for index, each in self._schedules.items()
+                for key, (sketch, config) in [(each.kernel.workload.key, combination[index])]
             ],
         }
 
@@ -138,36 +137,31 @@ class TaskSchedules:
     """The schedules of a task, alone or writing into a slice of a wider output."""
 
     task: TunedTask
+    kernel: KernelTask
     winner: Choice
     default: Choice
     usable: bool = True
     _variants: dict[str, Variant] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, task: TunedTask) -> TaskSchedules:
+    def of(cls, task: TunedTask, kernel: KernelTask) -> TaskSchedules:
         """The schedules of a tuned task.
 
         They are not usable if nothing was found and the default does not schedule, which MetaSchedule's sketches do
         not promise: the task then gets a plain schedule.
         """
-        assert task.kernel is not None
-        space = task.kernel.sketches[0][1]
+        space = kernel.sketches[0][1]
         default: Choice = (space.name, space.config(space.origin))
         result = task.result
         winner = default if result is None or result.best is None else (result.best.sketch, result.best.config)
         if result is not None and result.best is not None and result.default_failed:
             default = winner
-        schedules = cls(task, winner, default)
+        schedules = cls(task, kernel, winner, default)
         try:
             schedules.variant(default)
         except SpaceError:
             return replace(schedules, default=winner, usable=winner != default)
         return schedules
-
-    @property
-    def workload_key(self) -> str:
-        assert self.task.kernel is not None
-        return self.task.kernel.workload.key
 
     def variant(self, choice: Choice, where: Place | None = None, target: Cpu | None = None) -> Variant:
         """The schedule of a choice, which is made at the first call.
@@ -184,15 +178,13 @@ class TaskSchedules:
         return self._variants[key]
 
     def _scheduled(self, name: str, config: Mapping[str, Any], where: Place | None, target: Cpu | None) -> Variant:
-        kernel = self.task.kernel
-        assert kernel is not None
-        workload = kernel.workload if where is None else kernel.workload.placed(where.offset, where.total)
-        return self.sketch(name).apply(workload, target or kernel.target, config)
+        workload = self.kernel.workload
+        workload = workload if where is None else workload.placed(where.offset, where.total)
+        return self.sketch(name).apply(workload, target or self.kernel.target, config)
 
     def sketch(self, name: str) -> AnySketch:
         """The sketch of this name."""
-        assert self.task.kernel is not None
-        return next(sketch for sketch, _ in self.task.kernel.sketches if sketch.name == name)
+        return next(sketch for sketch, _ in self.kernel.sketches if sketch.name == name)
 
     @property
     def measured(self) -> list[Choice]:
