@@ -24,6 +24,7 @@ from typing import Any
 import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 import metaschedule_peer
 from common import OUT, earlier_entries, machine, save
@@ -31,12 +32,13 @@ from graphs import NAMES, graph
 from race import artifacts, race
 
 import stormdrop as sd
+from stand_ins.verifying import verify
 from stormdrop.bench.contender import ContenderSpec
 from stormdrop.bench.peers import MODEL_PEERS
 from stormdrop.cli.output import table
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.machine import threads
-from stormdrop.model.verification.verify import random_feeds, verify
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.report.plots.style import COLOURS
 from stormdrop.report.plots.style import save as save_figure
 

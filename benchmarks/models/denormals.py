@@ -30,7 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import stormdrop as sd
 from stormdrop.ir.relative_error import relative_error
-from stormdrop.model.verification.verify import random_feeds
+from stormdrop.model.inputs.samples import random_feeds
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import OUT, machine, save

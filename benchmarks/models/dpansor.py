@@ -42,7 +42,7 @@ from graphs import NAMES, graph
 from race import artifacts, race
 
 import stormdrop as sd
-from stormdrop.model.verification.verify import random_feeds
+from stormdrop.model.inputs.samples import random_feeds
 
 LEDGER = Path(__file__).parents[1] / "recorded" / "dpansor.jsonl"
 EXPLOITERS = ("grid", "random", "genetic", "annealing")

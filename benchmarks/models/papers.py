@@ -56,7 +56,7 @@ import stormdrop as sd
 from stormdrop.bench.bench import OURS
 from stormdrop.bench.peers import MODEL_PEERS
 from stormdrop.errors import StormdropError
-from stormdrop.model.verification.verify import random_feeds
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.tuning.duration import seconds_of
 
 KEPT = Path(__file__).parents[1] / "recorded" / "paper_models.jsonl"

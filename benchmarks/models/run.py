@@ -34,18 +34,20 @@ from typing import Any
 import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from common import OUT, bars, earlier_entries, machine, save
 from graphs import NAMES, NEWER, graph
 from ratios import best_peer, predicted_seconds, summary
 
 import stormdrop as sd
+from stand_ins.verifying import verify
 from stormdrop.bench.peers import MODEL_PEERS
 from stormdrop.cli.output import table
 from stormdrop.errors import StormdropError
 from stormdrop.machine.limits.peak import peak
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.profile import profile
-from stormdrop.model.verification.verify import random_feeds, verify
 from stormdrop.report.kernels import place_in_roofline
 from stormdrop.tuning.options import FLOAT32, PRECISIONS
 

@@ -32,7 +32,7 @@ import psutil
 
 import stormdrop as sd
 from stormdrop.machine.threads import SPINS
-from stormdrop.model.verification.verify import random_feeds
+from stormdrop.model.inputs.samples import random_feeds
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from common import OUT, machine, save

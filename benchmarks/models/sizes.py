@@ -32,7 +32,7 @@ from race import artifacts, race
 
 import stormdrop as sd
 from stormdrop.cli.output import interval, seconds, size, table
-from stormdrop.model.verification.verify import sample_feeds
+from stormdrop.model.inputs.samples import sample_feeds
 
 _NAME = "sizes"
 _FOLDER = OUT / _NAME

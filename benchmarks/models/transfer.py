@@ -26,7 +26,7 @@ from race import artifacts, race
 
 import stormdrop as sd
 from stormdrop.cli.output import table
-from stormdrop.model.verification.verify import random_feeds
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.records import Store
 
 _NAME = "models_transfer"

@@ -24,8 +24,8 @@ from stormdrop.model.artifact.metadata import Metadata
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verification.verify import random_feeds
 
 pytestmark = pytest.mark.compiles
 

@@ -17,7 +17,7 @@ from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.callers import POOLS, SHORT, run_elsewhere, runs_kernels
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
-from stormdrop.model.verification.verify import random_feeds
+from stormdrop.model.inputs.samples import random_feeds
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 from tiny_models import zoo_model
 from tvm import te
 
+from stand_ins.verifying import verify
 from stormdrop.errors import ModelError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu
@@ -14,7 +15,6 @@ from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verification.verify import verify
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.meta_schedule import meta_schedule_sketches
 

@@ -16,7 +16,7 @@ from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.program import LEAST
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
-from stormdrop.model.verification.verify import random_feeds
+from stormdrop.model.inputs.samples import random_feeds
 
 SOURCE = Path(__file__).parents[2] / "examples" / "cpp"
 

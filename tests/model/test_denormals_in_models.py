@@ -19,7 +19,8 @@ from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
-from stormdrop.model.verification.verify import Reference, random_feeds
+from stormdrop.model.inputs.samples import random_feeds
+from stormdrop.model.verification.verify import Reference
 
 pytestmark = pytest.mark.compiles
 

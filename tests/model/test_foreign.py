@@ -32,6 +32,7 @@ from stormdrop.model.importer.converters import recurrent
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.together import together
 from stormdrop.model.importer.whole_part import run_by_onnxruntime
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.onnx.weights import large_tensors, move_out
 from stormdrop.model.profile import part_times
 from stormdrop.model.random_weights import seed_weights
@@ -39,7 +40,7 @@ from stormdrop.model.tuning import latency, tune
 from stormdrop.model.tuning.latency import choose_parts
 from stormdrop.model.tuning.tuning_run import TuningRun
 from stormdrop.model.untuned import compile_model_with
-from stormdrop.model.verification.verify import Reference, random_feeds
+from stormdrop.model.verification.verify import Reference
 from stormdrop.tuning.options import TuneOptions
 
 pytestmark = pytest.mark.compiles

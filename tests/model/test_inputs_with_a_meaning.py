@@ -19,12 +19,13 @@ from stormdrop.model.building.compile import build
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.inputs.given import split
 from stormdrop.model.inputs.inputs import fix_values
+from stormdrop.model.inputs.samples import Feeds
 from stormdrop.model.onnx.index_ranges import index_ranges
 from stormdrop.model.onnx.source import read_source
 from stormdrop.model.verification import expected as expected_module
 from stormdrop.model.verification import kernels
 from stormdrop.model.verification.references import with_references
-from stormdrop.model.verification.verify import Feeds, Reference
+from stormdrop.model.verification.verify import Reference
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, tuple[int, tuple[int, ...]]]

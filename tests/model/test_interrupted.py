@@ -21,8 +21,9 @@ from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.builder import ModelBuilder
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.tuning import latency
-from stormdrop.model.verification.verify import Reference, random_feeds
+from stormdrop.model.verification.verify import Reference
 from stormdrop.records import open_store
 
 tuning = importlib.import_module("stormdrop.model.tuning.tune")  # the package gives functions by names of modules

@@ -17,9 +17,9 @@ import onnx
 import pytest
 from tiny_models import residual_model
 
+from stand_ins.verifying import verify
 from stormdrop.model import load
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verification.verify import verify
 from stormdrop.records import State, open_store
 
 pytestmark = pytest.mark.compiles

@@ -14,10 +14,10 @@ from tiny_models import make_model, residual_model
 from stormdrop.model import load, tune_model
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.call_record import CallRecorder
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.profile import profile
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.untuned import compile_model
-from stormdrop.model.verification.verify import random_feeds
 from stormdrop.records import open_store
 from stormdrop.report.traces.profile_trace import write_profile_trace
 

@@ -25,7 +25,7 @@ from stormdrop.model.building.tuned_task import Choice, TunedTask
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.inputs.samples import Sample
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verification.verify import Fault
+from stormdrop.model.verification.expected import Fault
 from stormdrop.records import open_store
 from stormdrop.sketches.contract import Variant
 from stormdrop.tuning.kernel import KernelTask

@@ -22,7 +22,7 @@ from stormdrop.model.artifact.metadata import Metadata
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.isolated import Importer
-from stormdrop.model.verification.verify import random_feeds
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.records import open_store
 
 pytestmark = pytest.mark.compiles

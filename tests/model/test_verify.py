@@ -24,8 +24,8 @@ from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.inputs.samples import samples
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.verification import expected as expected_module
-from stormdrop.model.verification.rounding import LEVEL_WITHOUT_EXACT
-from stormdrop.model.verification.verify import LEVEL, Reference
+from stormdrop.model.verification.rounding import LEVEL, LEVEL_WITHOUT_EXACT
+from stormdrop.model.verification.verify import Reference
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
 

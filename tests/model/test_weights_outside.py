@@ -22,9 +22,9 @@ from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import Importer
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tensors import ALIGNMENT
-from stormdrop.model.verification.verify import random_feeds
 
 pytestmark = pytest.mark.compiles
 

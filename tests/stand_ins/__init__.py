@@ -10,4 +10,5 @@ opencl_execution.py  OpenCL kernels on a CPU
 cuda_on_host.py      CUDA source on the cores of this machine
 emulated_tiles.py    the tile instructions of AMX as loops
 assembly.py          what LLVM makes of a scheduled function
+verifying.py         a compiled model beside another runtime
 """

@@ -300,8 +300,8 @@ def _plan_model(path: Path, peers: Sequence[str], tuning: _TuningOptions) -> _Pl
     from ..model import load, tune_model
     from ..model.artifact.artifact_files import checksum
     from ..model.artifact.onnxruntime_parts import EXACT_SUMS, sums_saturate
+    from ..model.inputs.samples import sample_feeds
     from ..model.onnx.rewrites.qdq import rounds_to_bytes
-    from ..model.verification.verify import sample_feeds
 
     if path.is_dir():
         artifact, model = path, load(path)

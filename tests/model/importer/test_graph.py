@@ -12,6 +12,7 @@ from tiny_models import attention_model, make_model, residual_model
 from tvm import relax, te
 from tvm.s_tir import Schedule
 
+from stand_ins.verifying import verify
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.metadata import TensorInfo
 from stormdrop.model.building.compile import build
@@ -19,7 +20,6 @@ from stormdrop.model.graph.graph import Graph
 from stormdrop.model.graph.tasks import normalise
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.verification.verify import verify
 
 
 def blocks(function: object) -> list[str]:

@@ -15,7 +15,7 @@ from stormdrop.model.graph.graph import Graph
 from stormdrop.model.graph.tasks import kernel_calls
 from stormdrop.model.importer.converters import recurrent as recurrent_operators
 from stormdrop.model.importer.import_onnx import load_graph
-from stormdrop.model.verification.verify import random_feeds
+from stormdrop.model.inputs.samples import random_feeds
 
 pytestmark = pytest.mark.compiles
 

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from stand_ins.verifying import verify
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.artifact import CompiledModel
@@ -15,7 +16,7 @@ from stormdrop.model.graph.graph import Graph
 from stormdrop.model.graph.place import Place
 from stormdrop.model.graph.tasks import kernel_calls
 from stormdrop.model.importer.import_onnx import load_graph
-from stormdrop.model.verification.verify import random_feeds, verify
+from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
 

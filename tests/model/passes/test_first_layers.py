@@ -11,6 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 from tiny_models import make_model
 
+from stand_ins.verifying import verify
 from stormdrop.ir.dtypes import BFLOAT16
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu, parse_machine
@@ -20,7 +21,6 @@ from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.precision.mixed import in_mixed_precision
 from stormdrop.model.untuned import compile_model
 from stormdrop.model.verification.exact import ExactModel
-from stormdrop.model.verification.verify import verify
 from stormdrop.sketches.registry import cpu_sketches
 
 pytestmark = pytest.mark.compiles

@@ -8,11 +8,11 @@ import pytest
 from onnx import helper, numpy_helper
 from tiny_models import make_model
 
+from stand_ins.verifying import verify
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.graph.tasks import kernel_calls
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.untuned import compile_model
-from stormdrop.model.verification.verify import verify
 
 CHANNELS, GROUPS, SIZE = 12, 3, (5, 7)
 SHAPE = (1, CHANNELS, *SIZE)

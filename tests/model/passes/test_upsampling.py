@@ -8,10 +8,10 @@ import pytest
 from onnx import helper, numpy_helper
 from tiny_models import make_model
 
+from stand_ins.verifying import verify
 from stormdrop.ir.workload import Workload
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.untuned import compile_model
-from stormdrop.model.verification.verify import verify
 
 pytestmark = pytest.mark.compiles
 

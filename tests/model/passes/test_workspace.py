@@ -11,12 +11,13 @@ import pytest
 from onnx import helper
 from tiny_models import make_model
 
+from stand_ins.verifying import verify
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
-from stormdrop.model.verification.verify import random_feeds, verify
+from stormdrop.model.inputs.samples import random_feeds
 
 pytestmark = pytest.mark.compiles
 

@@ -168,7 +168,7 @@ def _feeds(
     Raises:
         InputError: The file is no .npz, or the model has no such size.
     """
-    from ...model.verification.verify import sample_feeds
+    from ...model.inputs.samples import sample_feeds
 
     if path is None:
         return sample_feeds(model.metadata.at(size), seed)

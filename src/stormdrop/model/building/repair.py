@@ -16,8 +16,9 @@ from ...errors import ModelError
 from ...ir.relative_error import relative_error
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
+from ..verification.expected import Fault
 from ..verification.kernels import kernel_errors
-from ..verification.verify import LEVEL, Fault
+from ..verification.rounding import LEVEL
 from .builder import ModelBuilder
 from .tuned_task import Choice
 

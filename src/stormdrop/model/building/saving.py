@@ -11,8 +11,9 @@ from typing import Any
 from ..artifact.artifact import CompiledModel
 from ..artifact.artifact_files import METADATA, save_folder
 from ..artifact.metadata import Metadata, shapes_in_words
+from ..verification.expected import Fault
 from ..verification.rows import inputs_with_rows
-from ..verification.verify import Fault, Reference, Verification
+from ..verification.verify import Reference, Verification
 from .builder import ModelBuilder
 from .tuned_task import Choice
 

@@ -12,7 +12,7 @@ from ..artifact.artifact import CompiledModel
 from ..building.board import BoardModel
 from ..building.builder import ModelBuilder
 from ..building.tuned_task import Choice, TunedTasks
-from ..verification.verify import Feeds
+from ..inputs.samples import Feeds
 from .budget import Budget
 from .latency import execution_seconds
 from .selection import MAX_COMBINATIONS, combinations_to_compare, fastest_combination, fastest_on_board

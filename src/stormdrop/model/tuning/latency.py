@@ -22,9 +22,9 @@ from ..building.board import BoardModel, in_turns
 from ..graph.expressions import bindings_of, part_index
 from ..graph.graph import Graph
 from ..importer.whole_part import run_by_onnxruntime
+from ..inputs.samples import Feeds
 from ..profile import PartTime, Profile, part_times, profile
 from ..tensors import Array
-from ..verification.verify import Feeds
 from .tuning_run import TuningRun
 
 _LOCK_SECONDS = 0.5  # that the machine is waited for before the last timing, even if no time is left

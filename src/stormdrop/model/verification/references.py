@@ -13,7 +13,8 @@ from ...errors import InputError, ModelError
 from ..graph.graph import Graph
 from ..inputs.given import Data, split
 from ..inputs.samples import Feeds
-from .verify import Reference, WrongImport
+from .expected import WrongImport
+from .verify import Reference
 
 _logger = logging.getLogger(__name__)
 

@@ -28,33 +28,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import onnx
 from numpy.typing import NDArray
 
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
-from ..graph.onnx_origin import origin_of
-from ..graph.origin import Origin
-from ..inputs.samples import Feeds, random_feeds, sample_feeds
+from ..inputs.samples import Feeds
 from ..tensors import release_pages
 from .arrays import error_of, mean_error
 from .exact import Site, output_name
-from .expected import Computing, Expected, Fault, WrongImport
+from .expected import Computing, Expected, Fault
 from .kernels import errors_by_name, observed
 from .parts import Compared
 from .rounding import LEVEL
-
-__all__ = [
-    "LEVEL",
-    "Fault",
-    "Feeds",
-    "Reference",
-    "Verification",
-    "WrongImport",
-    "random_feeds",
-    "sample_feeds",
-    "verify",
-]
 
 
 @dataclass(frozen=True)
@@ -185,21 +170,3 @@ class Reference:
                 if not error <= LEVEL and (worst is None or error > worst.error):
                     worst = Fault(f"kernel {name} on what it reads", expected.sample, error, LEVEL)
         return worst
-
-
-def verify(model: CompiledModel, source: onnx.ModelProto | Origin, seed: int = 0) -> Verification:
-    """Compares the outputs of a compiled model with those of another runtime on standard normal inputs.
-
-    Args:
-        model: The compiled model.
-        source: The model that it was made from: `Graph.source`.
-        seed: Seeds the random inputs.
-
-    Raises:
-        ModelError: The other runtime cannot run the model.
-    """
-    origin = origin_of(source)
-    feeds = random_feeds(model.inputs, seed, origin.index_ranges())
-    (expected,), against = origin.outputs([feeds], [info.name for info in model.outputs])
-    outputs = model.run(feeds)
-    return Verification(max(error_of(outputs[name], right) for name, right in expected.items()), against)
