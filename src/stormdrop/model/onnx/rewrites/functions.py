@@ -31,7 +31,6 @@ INLINED = frozenset(
 """Operators of ONNX that are always replaced by their bodies."""
 
 _DEPTH = 8  # bodies within bodies
-_SMALL = 64  # elements of an initializer whose value a shape may depend on
 
 
 def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -145,26 +144,8 @@ def copied_node(
 
 def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
     """The types of all values of a model whose types ONNX can infer, by name."""
-    inferred = shape_inference.infer_shapes(_without_weights(model), data_prop=True).graph
+    inferred = shape_inference.infer_shapes(model, data_prop=True).graph
     types = {value.name: value.type for value in (*inferred.input, *inferred.value_info, *inferred.output)}
     for tensor in inferred.initializer:
         types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
     return types
-
-
-def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with inputs in the place of large initializers."""
-    graph = model.graph
-    small = [tensor for tensor in graph.initializer if len(tensor.dims) <= 1 and sum(tensor.dims) <= _SMALL]
-    kept = {tensor.name for tensor in small} | {value.name for value in graph.input}
-    large = [
-        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-        for tensor in graph.initializer
-        if tensor.name not in kept
-    ]
-    light = helper.make_graph(
-        graph.node, graph.name or "graph", [*graph.input, *large], graph.output, small, value_info=graph.value_info
-    )
-    return helper.make_model(
-        light, opset_imports=model.opset_import, ir_version=model.ir_version, functions=model.functions
-    )
