@@ -20,6 +20,7 @@ from ..ir.relative_error import relative_error
 from .artifact.onnxruntime_parts import INSTALL, require_onnxruntime
 from .graph.onnx_origin import OnnxOrigin
 from .inputs.given import listed, split
+from .inputs.samples import Feeds
 from .onnx.rewrites.code_layers import is_code_layer
 from .onnx.source import read_model
 from .onnx.standard import opset_of
@@ -34,8 +35,6 @@ WEIGHT_BITS = (4, 8)
 
 WEIGHT_GROUPS = (16, 32, 64, 128, 256)
 """How many weights may share a scale then."""
-
-Feeds = Mapping[str, NDArray[Any]]
 
 _LAYERS = ("Conv", "Gemm", "MatMul")
 _WARNINGS, _ERRORS = 2, 3  # severities of onnxruntime; the first is its default
