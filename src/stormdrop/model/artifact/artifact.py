@@ -32,7 +32,7 @@ from . import artifact_files
 from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder
 from .call_inputs import CallInputs
 from .loading import load_program, without_scope_warnings
-from .machines import Machine, Machines, checked_threads, main_function, main_name
+from .machines import Entry, Machine, Machines, checked_threads, machine_of, main_function, main_name
 from .metadata import Metadata, Size, TensorInfo, described, sizes_in_words
 from .onnxruntime_parts import OnnxruntimeParts
 from .program import Program, write_weights
@@ -285,7 +285,7 @@ class CompiledModel:
         tensor = self._inputs.tensor
 
         def call(machine: Machine) -> dict[str, NDArray[Any]]:
-            entry = machine.entry(size)
+            entry = machine(size)
             result = entry.main(*[tensor(info, one, entry, rows) for info, one in zip(infos, given, strict=True)])
             values = [result] if len(outputs) == 1 else result
             return {info.name: _rows_of(value, rows) for info, value in zip(outputs, values, strict=True)}
@@ -312,11 +312,11 @@ class CompiledModel:
         if lacking:
             raise ArtifactError(f"{self.metadata.name}: the program has no function {lacking[0]}")
 
-        def make(size: int) -> Callable[..., Any]:
+        def make(size: int) -> Entry:
             main = main_function(machine, len(self.inputs), size, self._program.weights_of(size))
-            return self.foreign.around(main, self.metadata, self.threads)
+            return Entry(self.foreign.around(main, self.metadata, self.threads))
 
-        return Machine(make)
+        return machine_of(make)
 
     def write_files(self, folder: Path, native: bool) -> str:
         """Writes the files into an empty folder, as a part of `save`. Returns their digest."""

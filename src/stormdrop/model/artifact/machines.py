@@ -46,26 +46,15 @@ class Entry:
     copies: dict[str, tuple[Any, NDArray[Any]]] = field(default_factory=dict)
 
 
-class Machine:
-    """A virtual machine that is ready for a call.
+Machine = Callable[[int], Entry]
+"""A virtual machine that is ready for a call: it gives what runs a size of the model, by the position of the size."""
 
-    Args:
-        make: Makes the function of a size, by the position of the size. That of the first size is made now.
-    """
 
-    def __init__(self, make: Callable[[int], Callable[..., Any]]) -> None:
-        self._make = make
-        self._entries = {0: Entry(make(0))}
-
-    def entry(self, size: int) -> Entry:
-        """What runs a size of the model.
-
-        Args:
-            size: Its position among the sizes.
-        """
-        if size not in self._entries:
-            self._entries[size] = Entry(self._make(size))
-        return self._entries[size]
+def machine_of(make: Callable[[int], Entry]) -> Machine:
+    """A machine that makes what runs a size at the first call of the size; that of the first size is made now."""
+    machine = functools.cache(make)
+    machine(0)
+    return machine
 
 
 class Machines:
