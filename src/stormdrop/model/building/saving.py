@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..artifact.artifact import CompiledModel
 from ..artifact.artifact_files import METADATA, save_folder
@@ -51,20 +50,29 @@ class Verifier:
     def __call__(self, model: CompiledModel, combination: Mapping[int, Choice]) -> Fault | None:
         """Verifies the model of a combination, and saves it if it is right; what is wrong with it otherwise."""
 
-        def found(loaded: CompiledModel) -> dict[str, Any]:
+        def completed(loaded: CompiledModel) -> Metadata:
             self._check(loaded)
             if self.last.fault is not None:
                 raise _Wrong
             provenance = self._builder.complete_provenance(combination, self.last)
             loaded.metadata = replace(loaded.metadata, provenance=provenance)
             batched = inputs_with_rows(loaded, self._seed) if len(loaded.sizes) > 1 else ()
-            return {"provenance": provenance, "batched": batched}
+            return replace(model.metadata, provenance=provenance, batched=batched)
+
+        def write(new: Path) -> None:
+            model.write_files(new, self._native)
+            model.metadata = completed(model.reloaded(new))
+            _, checksums, _ = Metadata.from_json((new / METADATA).read_bytes())
+            text = model.metadata.to_json(checksums)
+            (new / METADATA).write_text(text)
+            model.digest = Metadata.from_json(text.encode())[2]
 
         try:
             if self._out is None:
-                model.metadata = replace(model.metadata, **found(model))
+                model.metadata = completed(model)
             else:
-                self.artifact = save_verified(model, self._out, self._native, found)
+                save_folder(Path(self._out), write)
+                self.artifact = Path(self._out)
         except _Wrong:
             return self.last.fault
         return None
@@ -84,35 +92,3 @@ class Verifier:
 
 class _Wrong(Exception):
     """The loaded model is wrong: keeps it from being saved."""
-
-
-def save_verified(
-    model: CompiledModel, folder: str | Path, native: bool, verified: Callable[[CompiledModel], Mapping[str, Any]]
-) -> Path:
-    """Writes a model to a folder, whole and right, or not at all.
-
-    Args:
-        model: The model. It gets the new metadata.
-        folder: Where to write it. What is there stays until the new model is verified.
-        native: Write machine code; see `CompiledModel.save`.
-        verified: Is called with the model as it was loaded from the files. Returns the fields of its metadata that are
-            known now, by name, or raises whatever keeps the model from being saved.
-
-    Returns:
-        The folder.
-
-    Raises:
-        ArtifactError: The folder holds something else than a model or cannot be written.
-    """
-    path = Path(folder)
-
-    def write(new: Path) -> None:
-        model.write_files(new, native)
-        model.metadata = replace(model.metadata, **verified(model.reloaded(new)))
-        _, checksums, _ = Metadata.from_json((new / METADATA).read_bytes())
-        text = model.metadata.to_json(checksums)
-        (new / METADATA).write_text(text)
-        model.digest = Metadata.from_json(text.encode())[2]
-
-    save_folder(path, write)
-    return path
