@@ -21,7 +21,7 @@ from .artifact.onnxruntime_parts import INSTALL, require_onnxruntime
 from .graph.onnx_origin import OnnxOrigin
 from .inputs.given import listed, split
 from .inputs.samples import Feeds
-from .onnx.rewrites.code_layers import is_code_layer
+from .onnx.contributed import MATMUL_N_BITS, is_contributed
 from .onnx.source import read_model
 from .onnx.standard import opset_of
 from .onnx.weights import moved_in
@@ -168,7 +168,7 @@ def quantize_weights(model: Path, out: Path, *, bits: int = 4, group: int = 32) 
 
 def _coded(model: onnx.ModelProto) -> int:
     """How many products have codes for weights."""
-    return sum(map(is_code_layer, model.graph.node))
+    return sum(is_contributed(node, MATMUL_N_BITS) for node in model.graph.node)
 
 
 def _accuracy(

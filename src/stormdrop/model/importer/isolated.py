@@ -39,9 +39,9 @@ from ...machine.process.memory import CHILD_SHARE, limit_memory, usable_memory
 from ...machine.process.no_torch import hide_torch
 from ...machine.process.scratch import scratch_folder
 from ..artifact.metadata import OnnxruntimePart, TensorInfo
-from ..inputs.combinations import GivenShapes, Shapes
-from ..inputs.inputs import Values
-from ..onnx.source import refuse_external_data, shapes_of_sizes
+from ..inputs.combinations import GivenShapes, Shapes, all_shapes
+from ..inputs.inputs import Values, dimension_names
+from ..onnx.source import read_model, refuse_external_data
 from ..onnx.weights import FileState, large_tensors, move_out
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def _served(name: str, path: str, shapes: GivenShapes, values: Values, folder: s
     from .import_onnx import load_graph
 
     try:
-        sizes = shapes_of_sizes(Path(path), shapes, name)
+        sizes = all_shapes(shapes, lambda: dimension_names(read_model(Path(path))), name)
         with ConstantsWriter(Path(folder, _CONSTANTS)) as constants:
             for left, size in reversed(list(enumerate(reversed(sizes)))):
                 own = Path(folder, str(left))

@@ -20,8 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx.external_data_helper import ExternalDataInfo
 
 from ...errors import ModelError, one_line, shown
-from ..inputs.combinations import GivenShapes, Shapes, all_shapes
-from ..inputs.inputs import Values, dimension_names, drop_unused_inputs, fill_shapes, fix_empty_inputs, fix_values
+from ..inputs.inputs import Values, drop_unused_inputs, fill_shapes, fix_empty_inputs, fix_values
 from .nodes import names_made, names_read
 from .rewrites.halves import compute_in_float32
 from .rewrites.sparse import make_dense
@@ -81,20 +80,6 @@ def read_source(
     read = read if weights is None else move_out(read, weights)
     fill_shapes(read, shapes or {}, name)
     return Source(name, read, drop_unused_inputs(read) + fix_empty_inputs(read))
-
-
-def shapes_of_sizes(path: Path, shapes: GivenShapes, name: str) -> list[Shapes]:
-    """Lists the shapes of the inputs of an ONNX model for each size that it is compiled for.
-
-    Args:
-        path: The path of an ONNX file.
-        shapes: What the user gives; see `combinations`.
-        name: The name of the model.
-
-    Raises:
-        ModelError: The file cannot be read, or the sizes are no sizes or contradict each other.
-    """
-    return all_shapes(shapes, lambda: dimension_names(read_model(path)), name)
 
 
 def described(node: onnx.NodeProto) -> str:

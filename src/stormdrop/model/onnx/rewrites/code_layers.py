@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from ...tensors import Array
-from ..contributed import DOMAIN, MATMUL_N_BITS, is_contributed
+from ..contributed import DOMAIN, MATMUL_N_BITS
 from ..nodes import attribute_of
 from ..standard import is_standard
 from ..weights import array_of
@@ -27,11 +27,6 @@ from .rewriting import Rewriting
 _BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.INT8: 8, TensorProto.UINT8: 8}
 _SIGNED = (TensorProto.INT4, TensorProto.INT8)
 _LEAST_BLOCK = 16  # weights of a group that MatMulNBits takes at least
-
-
-def is_code_layer(node: onnx.NodeProto) -> bool:
-    """Whether a node is a MatMulNBits."""
-    return is_contributed(node, MATMUL_N_BITS)
 
 
 def with_code_layers(model: onnx.ModelProto) -> onnx.ModelProto:
