@@ -9,22 +9,13 @@ import tvm
 from tvm import relax
 
 
-def renamed(mod: tvm.IRModule, names: Mapping[str, str]) -> tvm.IRModule:
-    """A module with other names of its functions, and of the external functions that it calls.
-
-    Args:
-        mod: The module.
-        names: The new name of each function that has another one, by its old name.
-    """
-    return joined([(mod, names)])
-
-
 def joined(parts: Sequence[tuple[tvm.IRModule, Mapping[str, str]]]) -> tvm.IRModule:
     """One module with the functions of several ones.
 
     Args:
-        parts: The modules, each with new names of its functions. Functions of different modules that have one name in
-            the end are equal: the first of them is taken.
+        parts: The modules, each with new names by the old ones, of its functions and of the external functions that
+            it calls. Functions of different modules that have one name in the end are equal: the first of them is
+            taken.
     """
     variables: dict[str, Any] = {}
     functions: dict[Any, Any] = {}

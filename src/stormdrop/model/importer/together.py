@@ -17,7 +17,7 @@ from tvm import tirx
 from ...errors import ModelError
 from ..artifact.onnxruntime_parts import FUNCTION, OnnxruntimeParts
 from ..graph.graph import Graph
-from ..graph.renaming import renamed
+from ..graph.renaming import joined
 
 
 def together(graphs: Sequence[Graph]) -> Graph:
@@ -46,7 +46,7 @@ def together(graphs: Sequence[Graph]) -> Graph:
         names = _kernel_names(graph.mod, f"_size{_label(graph, graphs)}" if position else "", taken)
         taken.update(names.values())
         names |= {f"{FUNCTION}{old}": f"{FUNCTION}{new}" for old, new in enumerate(parts)}
-        mods.append(renamed(graph.mod, names))
+        mods.append(joined([(graph.mod, names)]))
     sizes = [replace(graph, foreign=foreign) for graph in graphs]
     return replace(sizes[0], others=tuple(sizes[1:])).rewritten(mods)
 
