@@ -10,6 +10,7 @@ from tiny_models import make_model, residual_model
 
 from stormdrop.errors import ModelError
 from stormdrop.model.importer import onnx_model
+from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.onnx_model import load_onnx, unsupported_nodes
 from stormdrop.model.random_weights import seed_weights
 
@@ -96,9 +97,9 @@ def test_batch_norm_before_relu_becomes_an_affine_of_full_rank() -> None:
     weights: dict[str, tuple[int, ...]] = dict.fromkeys("sbmv", (4,))
     weights |= {"factor": (4, 1, 1), "offset": (4, 1, 1)}
     model = make_model(nodes, weights, {"x": (1, 4, 5, 5)}, {"y": (1, 4, 5, 5)})
-    cleaned = load_onnx(seed_weights(model)).cleaned
-    assert [node.op_type for node in cleaned.graph.node] == ["Mul", "Add", "Relu"]
-    assert {tuple(tensor.dims) for tensor in cleaned.graph.initializer} == {(1, 4, 1, 1)}
+    (task,) = load_graph(seed_weights(model)).tasks
+    assert task.name == "fused_multiply_add_relu"
+    assert [tuple(task.function.params[position].shape) for position in task.constants] == [(1, 4, 1, 1)] * 2
 
 
 def test_unused_inputs_are_dropped() -> None:

@@ -36,6 +36,7 @@ from ..onnx.rewrites.qdq import with_byte_layers
 from ..onnx.sizes import is_too_large, too_large
 from ..onnx.source import described
 from ..onnx.weights import KERNEL_TYPES
+from ..passes.batch_norms import fold_batch_norms
 from ..passes.broadcast import expand_constants
 from ..passes.byte_contractions import mark_byte_contractions
 from ..passes.constants import fold_constants
@@ -178,6 +179,7 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
     # The passes need a target to choose implementations for. What depends on the machine is decided by schedules.
     with tvm.target.Target("llvm"), tvm.transform.PassContext(opt_level=3):
         for step in (
+            fold_batch_norms,
             clip_indices,
             expand_powers,
             keep_small_results,

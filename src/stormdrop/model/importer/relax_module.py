@@ -19,7 +19,6 @@ from ..graph.origin import Outputs
 from ..inputs.combinations import Shapes
 from ..inputs.ranges import Ranges
 from ..inputs.samples import Feeds
-from ..passes.batch_norms import fold_batch_norms
 from ..passes.views import as_reshapes
 from .import_onnx import graph_of
 
@@ -81,10 +80,7 @@ def dimension_names(mod: tvm.IRModule) -> dict[str, list[Any]]:
 
 
 def simplified(mod: tvm.IRModule) -> tvm.IRModule:
-    """A module of inference with its batch norms folded, as `simplify.clean` does for ONNX models.
-
-    If it returns a tuple of one tensor, it returns that tensor.
-    """
+    """A module with its squeezes as reshapes. If it returns a tuple of one tensor, it returns that tensor."""
     main = mod["main"]
     if isinstance(main.ret_ty, relax.TupleType) and len(main.ret_ty.fields) == 1:
         mod = tvm.IRModule(dict(mod.functions.items()))
@@ -92,7 +88,7 @@ def simplified(mod: tvm.IRModule) -> tvm.IRModule:
         mod["main"] = relax.Function(main.params, body, main.ret_ty.fields[0], main.is_pure, main.attrs)
         normal = [relax.transform.Normalize(), relax.transform.ConvertToDataflow(1)]
         mod = tvm.transform.Sequential([*normal, relax.transform.CanonicalizeBindings()])(mod)
-    return as_reshapes(fold_batch_norms(mod))
+    return as_reshapes(mod)
 
 
 def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int | tuple[int, int]]:

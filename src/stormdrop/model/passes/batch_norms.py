@@ -26,7 +26,13 @@ _CONVOLUTIONS = {"relax.nn.conv1d": "OIW", "relax.nn.conv2d": "OIHW", "relax.nn.
 
 def fold_batch_norms(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with the batch norms of `main` folded. Bindings that become unused are removed."""
+    if not any(map(_is_norm, (binding.value for binding in bindings_of(mod["main"])))):
+        return mod
     return relax.transform.DeadCodeElimination()(rewrite_main(mod, _BatchNorms(mod)))
+
+
+def _is_norm(value: Any) -> bool:
+    return operator_name(value) == "relax.nn.batch_norm"
 
 
 @relax.expr_functor.mutator
@@ -39,8 +45,7 @@ class _BatchNorms(relax.PyExprMutator):
     def visit_tuple_getitem_(self, op: relax.TupleGetItem) -> Any:
         item = self.visit_expr_post_order(op)
         norm = self.lookup_binding(item.tuple_value) if isinstance(item.tuple_value, relax.Var) else item.tuple_value
-        is_norm = operator_name(norm) == "relax.nn.batch_norm"
-        if item.index != 0 or not is_norm or norm.attrs.training:
+        if item.index != 0 or not _is_norm(norm) or norm.attrs.training:
             return item
         statistics = [self._constant(argument) for argument in norm.args[1:]]
         if any(value is None for value in statistics) or len(norm.ty.fields[0].shape.values) <= int(norm.attrs.axis):
@@ -77,16 +82,9 @@ class _BatchNorms(relax.PyExprMutator):
         if operator_name(call) == "relax.add":
             added = self._constant(call.args[1])
             channels = int(call.ty.shape.values[axis])
-            per_channel = (
-                added is not None
-                and added.size == channels
-                and added.shape[added.ndim - rank + axis :][:1]
-                in (
-                    (channels,),
-                    (),
-                )
-            )
-            if added is None or not per_channel:
+            if added is None or added.size != channels:
+                return none
+            if added.shape[added.ndim - rank + axis :][:1] not in ((channels,), ()):
                 return none
             call, bias = self._only(call.args[0]), added.reshape(-1).astype(np.float64)
         name = operator_name(call)

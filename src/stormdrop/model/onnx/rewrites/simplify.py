@@ -5,7 +5,6 @@ onnxscript's optimizer does the generic part: constant folding, dead code, ident
 into the convolution before them. The rules here add what it leaves:
 
     BatchNormalization * c + d      ->  BatchNormalization with another scale and bias
-    other BatchNormalization        ->  x * scale + bias per channel, as its later decomposition would split the layout
     Sum(a, b, ...)                  ->  a + b + ..., because it would be imported as a stack with one more dimension
     Dropout without training_mode   ->  Identity
     Gather of one constant index    ->  Slice and Squeeze, because a gather is not fused with anything
@@ -60,7 +59,8 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
         _FOLD_INTO_BATCH_NORM.apply_to_model(graph)
         optimize(graph)
         version = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 0))
-        (_SIMPLIFY if version >= _AXES_ARE_AN_INPUT else _SIMPLIFY_OLD).apply_to_model(graph)
+        if version >= _AXES_ARE_AN_INPUT:
+            _GATHERS.apply_to_model(graph)
         optimize(graph)
     cleaned: onnx.ModelProto = ir.to_proto(graph)
     cleaned.ir_version = max(cleaned.ir_version, 4)
@@ -165,35 +165,6 @@ class _AffineIntoBatchNorm(RewriteRuleClassBase):
         )
 
 
-class _BatchNormToAffine(RewriteRuleClassBase):
-    """BatchNormalization(x) -> x * (scale / sqrt(var + epsilon)) + (bias - mean * scale / sqrt(var + epsilon))."""
-
-    def pattern(self, op: Any, x: Any) -> Any:
-        return op.BatchNormalization(x, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["norm"])
-
-    def check(self, context: Any, x: ir.Value, norm: ir.Value, **_: Any) -> MatchResult:
-        result = MatchResult()
-        node = norm.producer()
-        assert node is not None
-        if x.shape is None or any(_constant(value) is None for value in node.inputs[1:5]):
-            return result.fail("a statistic of the batch norm is no constant")
-        return result
-
-    def rewrite(self, op: Any, x: ir.Value, norm: ir.Value, **_: Any) -> Any:
-        node = norm.producer()
-        assert node is not None and x.shape is not None
-        scale, bias, mean, variance = (np.asarray(_constant(value), np.float64) for value in node.inputs[1:5])
-        epsilon = node.attributes.get_float("epsilon", 1e-5)
-        factor = scale / np.sqrt(variance + epsilon)
-        shape = (1, -1) + (1,) * (len(x.shape) - 2)
-        name = node.outputs[0].name
-        assert x.dtype is not None
-        dtype = x.dtype.numpy()
-        product = op.Mul(x, op.initializer(ir.tensor(factor.reshape(shape).astype(dtype)), f"{name}_factor"))
-        offset = (bias - mean * factor).reshape(shape).astype(dtype)
-        return op.Add(product, op.initializer(ir.tensor(offset), f"{name}_offset"))
-
-
 class _GatherToSlice(RewriteRuleClassBase):
     """Gather(x, i) -> Squeeze(Slice(x, i, i + 1)) for one constant i; for opset 13 and later."""
 
@@ -253,5 +224,4 @@ def _simpler(node: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
 _FOLD_INTO_BATCH_NORM = rule_set(
     commuted for name in ("Mul", "Add") for commuted in _AffineIntoBatchNorm.rule(name).commute()
 )
-_SIMPLIFY_OLD = rule_set([_BatchNormToAffine.rule()])
-_SIMPLIFY = rule_set([_BatchNormToAffine.rule(), _GatherToSlice.rule()])
+_GATHERS = rule_set([_GatherToSlice.rule()])
