@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from tvm.tirx import AttrStmt, PrimFunc, SeqStmt
+from tvm.tirx import PrimFunc
 
 from ..errors import MeasureError
 from ..machine.gpu import Gpu
 from ..machine.process.scratch import scratch_folder
 from .compile import build_module
-from .gpu_lowering import lower_for_gpu
+from .gpu_lowering import KernelLaunch, launches_of, lower_for_gpu
 
 _FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
@@ -26,21 +24,6 @@ _FIRST = 'extern "C" __global__'  # begins the first kernel of a source; before 
 _KERNEL = re.compile(r"(extern \"C\" __global__ void (?:__launch_bounds__\(\d+\) )?\w+)\(")
 _OF = "_of_"  # stands between the name of a kernel and the number of its source
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How a kernel is launched.
-
-    Args:
-        name: The kernel.
-        blocks: The number of blocks.
-        threads: The number of threads of each block.
-    """
-
-    name: str
-    blocks: int
-    threads: int
 
 
 @dataclass(frozen=True)
@@ -67,29 +50,9 @@ def cuda_source(function: PrimFunc, device: Gpu) -> str:
     return str(kernels.inspect_source("cuda"))
 
 
-def launches(function: PrimFunc, device: Gpu) -> list[Launch]:
+def launches(function: PrimFunc, device: Gpu) -> tuple[KernelLaunch, ...]:
     """How each kernel of a function is launched if TVM lowers it."""
-    _, lowered = lower_for_gpu(function, device.tvm())
-    kernels = []
-    for name, kernel in lowered.items():
-        extents = _thread_extents(kernel.body)
-        if extents:
-            counts = [
-                math.prod(extent for tag, extent in extents.items() if tag.startswith(kind))
-                for kind in ("blockIdx", "threadIdx")
-            ]
-            kernels.append(Launch(name, *counts))
-    return kernels
-
-
-def _thread_extents(node: Any) -> dict[str, int]:
-    """The extents of the thread axes that a statement binds, by name."""
-    if isinstance(node, SeqStmt):
-        return {tag: extent for statement in node.seq for tag, extent in _thread_extents(statement).items()}
-    if not isinstance(node, AttrStmt):
-        return {}
-    bound = {str(node.node.thread_tag): int(node.value)} if node.attr_key == "thread_extent" else {}
-    return {**bound, **_thread_extents(node.body)}
+    return launches_of(*lower_for_gpu(function, device.tvm()))
 
 
 def resources(source: str, device: Gpu) -> list[Resources]:

@@ -34,6 +34,16 @@ class KernelLaunch:
     groups: tuple[int, int, int]
     items: tuple[int, int, int]
 
+    @property
+    def blocks(self) -> int:
+        """The number of all blocks."""
+        return math.prod(self.groups)
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of a block."""
+        return math.prod(self.items)
+
 
 def lower_for_gpu(function: PrimFunc, target: Any) -> tuple[PrimFunc, dict[str, PrimFunc]]:
     """The host's function, which launches the kernels, and the kernels by name.

@@ -77,9 +77,9 @@ class OpenClKernel:
         program = runtime.build(module.source)
         self._kernels = [getattr(program, launch.kernel) for launch in module.launches]
         for kernel, launch in zip(self._kernels, module.launches, strict=True):
-            if math.prod(launch.items) > (most := runtime.most_work_items(kernel)):
+            if launch.threads > (most := runtime.most_work_items(kernel)):
                 raise MeasureError(
-                    f"{launch.kernel} has {math.prod(launch.items)} work-items in a work-group; the device executes at"
+                    f"{launch.kernel} has {launch.threads} work-items in a work-group; the device executes at"
                     f" most {most} with what the kernel needs"
                 )
         inner = {name for launch in module.launches for name in launch.arguments} - set(module.parameters)
