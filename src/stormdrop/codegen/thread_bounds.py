@@ -7,7 +7,6 @@ reductions across threads and the staging of data in shared memory.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,36 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm.ir import Call, TensorLoad, Var
 from tvm.ir.prim import expr as prim
-from tvm.ir.prim.expr import IntImm
 from tvm.tirx import AttrStmt, Bind, BufferStore, Evaluate, For, IfThenElse, PrimFunc, SeqStmt
 
+from ..errors import UnsupportedFunction
 from ..ir.expressions import children
+from ..ir.grid import GridEvaluator
 from ..machine.gpu import Gpu
 from .gpu_lowering import lower_for_gpu
 
 Array = NDArray[Any]
 
-_BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
-    prim.Add: operator.add,
-    prim.Sub: operator.sub,
-    prim.Mul: operator.mul,
-    prim.FloorDiv: operator.floordiv,
-    prim.FloorMod: operator.mod,
-    prim.Min: np.minimum,
-    prim.Max: np.maximum,
-    prim.LT: operator.lt,
-    prim.LE: operator.le,
-    prim.GT: operator.gt,
-    prim.GE: operator.ge,
-    prim.EQ: operator.eq,
-    prim.NE: operator.ne,
-    prim.And: np.logical_and,
-    prim.Or: np.logical_or,
-}
-_CALLS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "shift_right": operator.rshift,
-    "shift_left": operator.lshift,
-    "bitwise_and": operator.and_,
+_SHIFTS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "shift_right": np.right_shift,
+    "shift_left": np.left_shift,
+    "bitwise_and": np.bitwise_and,
 }
 _ALWAYS: Array = np.asarray(True)
 
@@ -78,8 +61,20 @@ def accesses_out_of_bounds(function: PrimFunc, device: Gpu) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-class _Unknown(Exception):
-    """A value that depends on data."""
+class _Values(GridEvaluator):
+    """Evaluates expressions of a kernel by the values of its variables, which are in `ranges`.
+
+    It raises `UnsupportedFunction` for a value that depends on data.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([], {}, {})
+
+    def __call__(self, node: Any) -> Array:
+        if isinstance(node, TensorLoad) or (isinstance(node, Var) and node not in self.ranges):
+            raise UnsupportedFunction("its value depends on data")
+        shift = _SHIFTS.get(node.op.name.split(".")[-1]) if isinstance(node, Call) else None
+        return super().__call__(node) if shift is None else np.asarray(shift(*map(self, node.args)))
 
 
 class _Walk:
@@ -91,7 +86,7 @@ class _Walk:
     def __init__(self, kernel: str) -> None:
         self.lines: list[str] = []
         self._kernel = kernel
-        self._values: dict[Any, Array] = {}
+        self._value = _Values()
         self._depth = 0
 
     def statement(self, node: Any, holds: Array) -> None:
@@ -110,9 +105,9 @@ class _Walk:
         elif isinstance(node, Bind):
             self._expression(node.value, holds)
             try:
-                self._values[node.var] = self._value(node.value)
-            except _Unknown:
-                self._values.pop(node.var, None)
+                self._value.ranges[node.var] = self._value(node.value)
+            except UnsupportedFunction:
+                self._value.ranges.pop(node.var, None)
         elif isinstance(node, BufferStore):
             self._access("stores", node.buffer, node.indices, holds)
             self._expression(node.value, holds)
@@ -120,7 +115,7 @@ class _Walk:
             self._expression(node.value, holds)
 
     def _loop(self, variable: Any, start: int, extent: int, body: Any, holds: Array) -> None:
-        self._values[variable] = (np.arange(extent) + start).reshape([extent, *[1] * self._depth])
+        self._value.ranges[variable] = (np.arange(extent) + start).reshape([extent, *[1] * self._depth])
         self._depth += 1
         self.statement(body, holds)
         self._depth -= 1
@@ -129,7 +124,7 @@ class _Walk:
         self._expression(node.condition, holds)
         try:
             condition = self._value(node.condition)
-        except _Unknown:  # either may be taken
+        except UnsupportedFunction:  # either may be taken
             condition, opposite = _ALWAYS, _ALWAYS
         else:
             opposite = np.logical_not(condition)
@@ -144,7 +139,7 @@ class _Walk:
             self._expression(condition, holds)
             try:
                 taken = self._value(condition)
-            except _Unknown:
+            except UnsupportedFunction:
                 return
             self._expression(then, np.logical_and(holds, taken))
             self._expression(otherwise, np.logical_and(holds, np.logical_not(taken)))
@@ -153,7 +148,7 @@ class _Walk:
             self._expression(node.a, holds)
             try:
                 holds = np.logical_and(holds, self._value(node.a))
-            except _Unknown:
+            except UnsupportedFunction:
                 return
             self._expression(node.b, holds)
             return
@@ -176,7 +171,7 @@ class _Walk:
                 lanes, index = int(index.stride) * (int(index.lanes) - 1), index.base
             try:
                 first = self._value(index)
-            except _Unknown:
+            except UnsupportedFunction:
                 continue
             low, high = np.minimum(first, first + lanes), np.maximum(first, first + lanes)
             if np.any(np.logical_and(holds, np.logical_or(low < 0, high >= int(extent)))):
@@ -185,24 +180,3 @@ class _Walk:
                     f"{self._kernel} {verb} {buffer.name}[{lows[taken].min()}] to [{highs[taken].max()}],"
                     f" which has {int(extent)} elements"
                 )
-
-    def _value(self, node: Any) -> Array:
-        if isinstance(node, IntImm):
-            return np.asarray(int(node))
-        if isinstance(node, Var) and node in self._values:
-            return self._values[node]
-        if type(node) in _BINARY:
-            return np.asarray(_BINARY[type(node)](self._value(node.a), self._value(node.b)))
-        if isinstance(node, prim.Not):
-            return np.logical_not(self._value(node.a))
-        if isinstance(node, prim.Cast) and str(node.ty.dtype).startswith(("int", "uint", "bool")):
-            return self._value(node.value)
-        if isinstance(node, prim.Select):
-            return np.where(*map(self._value, children(node)))
-        if isinstance(node, Call):
-            name = node.op.name.split(".")[-1]
-            if name in _CALLS:
-                return np.asarray(_CALLS[name](*map(self._value, node.args)))
-            if name == "if_then_else":
-                return np.where(*map(self._value, node.args))
-        raise _Unknown
