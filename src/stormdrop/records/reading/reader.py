@@ -14,23 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, event, func, select
+from sqlalchemy import Connection, Engine, event, func, select
 
 from ...errors import StoreError, one_line
 from ..codec import clean
 from ..contract import Outcome, State
 from ..place import Place
-from ..sql import schema
+from ..sql import rows, schema
 from ..sql.connection import connect, transaction
 from .session_lines import (
-    COLUMNS,
     ORDERS,
     SessionFilter,
     SessionLine,
     conditions,
     line_of,
-    lines,
-    outcome_of,
+    select_lines,
     state_is,
     whose_writer_ended,
 )
@@ -43,7 +41,6 @@ class SessionDetails:
     """A session with how it was tuned, and what came of it."""
 
     line: SessionLine
-    workload_key: str
     sketches: Mapping[str, Any]
     options: Mapping[str, Any]
     method: Mapping[str, Any]
@@ -203,8 +200,8 @@ class RecordsReader:
     ) -> list[SessionLine]:
         """The sessions that a filter selects, in one of the orders of `SORTS`."""
         with self.reading() as connection:
-            statement: Select[Any] = select(*COLUMNS).where(*conditions(connection, wanted)).order_by(*ORDERS[sort])
-            return lines(connection, statement.limit(limit).offset(offset))
+            statement = select_lines().where(*conditions(connection, wanted)).order_by(*ORDERS[sort])
+            return [line_of(row) for row in connection.execute(statement.limit(limit).offset(offset)).all()]
 
     def count(self, wanted: SessionFilter) -> int:
         """How many sessions a filter selects."""
@@ -215,22 +212,18 @@ class RecordsReader:
     def session(self, session_id: str) -> SessionDetails | None:
         """A session; None if there is none with this id."""
         table = schema.session
-        extra = (table.c.options, table.c.method, table.c.versions, table.c.sketches, schema.workload.c.key)
-        statement: Select[Any] = select(*COLUMNS, *extra).join(
-            schema.workload, table.c.workload == schema.workload.c.id
-        )
+        statement = select_lines(table.c.options, table.c.method, table.c.versions, table.c.sketches)
         with self.reading() as connection:
             row = connection.execute(statement.where(table.c.id == clean(session_id))).one_or_none()
             if row is None:
                 return None
             return SessionDetails(
                 line_of(row),
-                row.key,
                 json.loads(row.sketches),
                 json.loads(row.options),
                 json.loads(row.method),
                 json.loads(row.versions),
-                outcome_of(row),
+                rows.outcome_of(row),
             )
 
     # Models
@@ -241,12 +234,10 @@ class RecordsReader:
             self._learn_models(connection)
             if not self._models:
                 return {}
-            statement: Select[Any] = select(*COLUMNS, schema.session.c.workload).where(
-                schema.session.c.number.in_(sorted(self._models))
-            )
-            rows = connection.execute(statement.order_by(*ORDERS["newest"])).all()
+            statement = select_lines(schema.session.c.workload).where(schema.session.c.number.in_(sorted(self._models)))
+            found_rows = connection.execute(statement.order_by(*ORDERS["newest"])).all()
         found: dict[str, dict[str, dict[int, ModelKernel]]] = {}
-        for row in rows:
+        for row in found_rows:
             (name, calls, together), line = self._models[row.number], line_of(row)
             kernels = found.setdefault(name, {}).setdefault(line.machine, {})
             known = kernels.get(row.workload)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select
 
-from ..codec import clean, outcome_from_json
-from ..contract import Outcome, State
-from ..sql import schema
+from ..codec import clean
+from ..contract import State, Summary
+from ..sql import rows, schema
 from ..sql.writer_process import is_dead
 
 ORDERS = {
@@ -26,24 +25,22 @@ ORDERS = {
 SORTS = tuple(ORDERS)
 """Their names."""
 
-COLUMNS: tuple[Any, ...] = tuple(
-    schema.session.c[name]
-    for name in (
-        "number",
-        "id",
-        "workload_name",
-        "target",
-        "machine",
-        "search",
-        "seed",
-        "created",
-        "state",
-        "writer",
-        "trials",
-        "failed",
-        "best_seconds",
-        "outcome",
-    )
+_COLUMNS = (
+    "number",
+    "id",
+    "workload_name",
+    "target",
+    "machine",
+    "search",
+    "seed",
+    "created",
+    "state",
+    "writer",
+    "trials",
+    "failed",
+    "best_seconds",
+    "outcome",
+    "written",
 )
 """What of a session a line needs."""
 
@@ -68,27 +65,21 @@ class SessionFilter:
 
 
 @dataclass(frozen=True)
-class SessionLine:
-    """One line of a list of sessions; the fields are those of `Summary`, and the number of its row."""
+class SessionLine(Summary):
+    """One line of a list of sessions.
 
-    number: int
-    id: str
-    workload_name: str
-    target: str
-    machine: str
-    search: str
-    seed: str
-    created: str
-    state: State
-    trials: int
-    failed: int
-    best_seconds: float | None
-    baseline_seconds: float | None
+    Attributes:
+        number: The number of its row.
+    """
+
+    number: int = field(kw_only=True)
 
 
-def lines(connection: Connection, statement: Any) -> list[SessionLine]:
-    """The sessions that a query for `COLUMNS` finds."""
-    return [line_of(row) for row in connection.execute(statement).all()]
+def select_lines(*further: ColumnElement[Any]) -> Select[Any]:
+    """A query for lines of sessions, and for further columns of them or of their workloads."""
+    columns = (schema.session.c[name] for name in _COLUMNS)
+    selected = select(*columns, schema.workload.c.key.label("workload_key"), *further)
+    return selected.join(schema.workload, schema.session.c.workload == schema.workload.c.id)
 
 
 def conditions(connection: Connection, wanted: SessionFilter) -> Sequence[ColumnElement[bool]]:
@@ -127,29 +118,5 @@ def whose_writer_ended(connection: Connection) -> list[int]:
 
 
 def line_of(row: Row[Any]) -> SessionLine:
-    """The line of a session, from a row of `COLUMNS`."""
-    outcome = outcome_of(row)
-    state = State(row.state)
-    if state is State.RUNNING and row.writer and is_dead(row.writer):
-        state = State.INTERRUPTED
-    has_result = outcome is not None and outcome.seconds is not None
-    return SessionLine(
-        row.number,
-        row.id,
-        row.workload_name,
-        row.target,
-        row.machine,
-        row.search,
-        row.seed,
-        row.created,
-        state,
-        row.trials,
-        row.failed,
-        outcome.seconds if has_result and outcome is not None else row.best_seconds,
-        None if outcome is None else outcome.baseline_seconds,
-    )
-
-
-def outcome_of(row: Row[Any]) -> Outcome | None:
-    """What a session ended with; None if it has not ended."""
-    return None if row.outcome is None else outcome_from_json(json.loads(row.outcome))
+    """The line of a session, from a row of `select_lines`."""
+    return SessionLine(**vars(rows.summary(row)), number=row.number)

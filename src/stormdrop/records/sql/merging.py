@@ -83,7 +83,7 @@ def _verdict(connection: Connection, row: Row[Any], theirs: StoredSession, trial
         "extended" if the other copy has more, "known" if it brings nothing new, "diverged" if neither copy is a
         prefix of the other.
     """
-    ours = rows.session(row, State(row.state))
+    ours = rows.session(row)
     known = rows.trials(connection, row.number, ours.setting.sketches)
     if (ours.problem, ours.setting, ours.created) != (theirs.problem, theirs.setting, theirs.created):
         return "diverged"

@@ -15,9 +15,9 @@ from sqlalchemy.exc import IntegrityError
 
 from ...trial import Measurement, Phases, Status
 from ..codec import clean, decode_config, encode, outcome_from_json, outcome_to_json
-from ..contract import Problem, Record, Setting, State, StoredSession, StoredTrial, Summary
+from ..contract import Outcome, Problem, Record, Setting, State, StoredSession, StoredTrial, Summary
 from . import schema
-from .writer_process import IMPORTED
+from .writer_process import IMPORTED, is_dead
 
 
 def select_sessions(*, text: bool, newest_first: bool = False) -> Select[Any]:
@@ -41,13 +41,21 @@ def select_sessions(*, text: bool, newest_first: bool = False) -> Select[Any]:
     )
 
 
-def session(row: Row[Any], state: State) -> StoredSession:
-    """A session from a row.
+def state_of(row: Row[Any]) -> State:
+    """Where a session stands. One that its dead writer left running is interrupted."""
+    state = State(row.state)
+    if state is State.RUNNING and row.writer and is_dead(row.writer):
+        return State.INTERRUPTED
+    return state
 
-    Args:
-        row: A row of `select_sessions(text=True)`.
-        state: The state of the session, which depends on whether its writer still runs.
-    """
+
+def outcome_of(row: Row[Any]) -> Outcome | None:
+    """What a session ended with; None if it has no result yet."""
+    return None if row.outcome is None else outcome_from_json(json.loads(row.outcome))
+
+
+def session(row: Row[Any]) -> StoredSession:
+    """A session from a row of `select_sessions(text=True)`."""
     return StoredSession(
         id=row.id,
         problem=Problem(row.workload_key, row.workload_text, row.workload_name, row.target, row.machine),
@@ -60,15 +68,15 @@ def session(row: Row[Any], state: State) -> StoredSession:
             versions=msgspec.convert(_object(row.versions), dict[str, str]),
         ),
         created=row.created,
-        state=state,
-        outcome=None if row.outcome is None else outcome_from_json(json.loads(row.outcome)),
+        state=state_of(row),
+        outcome=outcome_of(row),
         imported=row.writer == IMPORTED,
     )
 
 
-def summary(row: Row[Any], state: State) -> Summary:
-    """One line of a list of sessions, from a row of `select_sessions`, with the state that the caller found."""
-    outcome = None if row.outcome is None else outcome_from_json(json.loads(row.outcome))
+def summary(row: Row[Any]) -> Summary:
+    """One line of a list of sessions, from a row of `select_sessions`."""
+    outcome = outcome_of(row)
     best = row.best_seconds if outcome is None or outcome.seconds is None else outcome.seconds
     values = {
         "id": row.id,
@@ -79,7 +87,7 @@ def summary(row: Row[Any], state: State) -> Summary:
         "search": row.search,
         "seed": int(row.seed),
         "created": row.created,
-        "state": state,
+        "state": state_of(row),
         "trials": row.trials,
         "failed": row.failed,
         "best_seconds": best,

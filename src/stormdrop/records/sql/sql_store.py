@@ -31,7 +31,7 @@ from ..contract import (
 from . import rows, schema
 from .connection import BUSY_SECONDS, close_all, connect, transaction
 from .merging import absorb
-from .writer_process import is_dead, new_writer, other_live_process
+from .writer_process import new_writer, other_live_process
 
 _ALL = Filter()
 
@@ -118,7 +118,7 @@ class SqlStore:
             if row.state == State.RUNNING.value and row.writer and (pid := other_live_process(row.writer)):
                 raise StoreError(f"session {session.id} is being tuned by process {pid}; wait for its end or stop it")
             _update(connection, row, state=State.RUNNING.value, writer=self._writer, outcome=None)
-            return _read(_session_row(connection, session.id))
+            return rows.session(_session_row(connection, session.id))
 
     def append(self, session: StoredSession, batch: int, records: Sequence[Record]) -> None:
         for record in records:
@@ -155,7 +155,7 @@ class SqlStore:
 
     def session(self, session_id: str) -> StoredSession:
         with self._reading() as connection:
-            return _read(_session_row(connection, session_id))
+            return rows.session(_session_row(connection, session_id))
 
     def records(self, session: StoredSession) -> list[StoredTrial]:
         with self._reading() as connection:
@@ -165,7 +165,7 @@ class SqlStore:
     def finished(self, problem: Problem) -> list[StoredSession]:
         is_finished = schema.session.c.state == State.FINISHED.value
         with self._reading() as connection:
-            sessions = [_read(row) for row in _newest_first(connection, problem, is_finished)]
+            sessions = [rows.session(row) for row in _newest_first(connection, problem, is_finished)]
         return [session for session in sessions if session.outcome is not None and session.outcome.sketch is not None]
 
     def unfinished(self, problem: Problem, setting: Setting) -> list[StoredSession]:
@@ -177,7 +177,7 @@ class SqlStore:
         sessions = []
         with self._reading() as connection:
             for row in _newest_first(connection, problem, condition):
-                session = _read(row)
+                session = rows.session(row)
                 busy = session.state is State.RUNNING and row.writer and other_live_process(row.writer)
                 if canonical(session.setting.options) == canonical(setting.options) and not busy:
                     sessions.append(session)
@@ -186,7 +186,7 @@ class SqlStore:
     def sessions(self, selection: Filter = _ALL) -> list[Summary]:
         statement = rows.select_sessions(text=False, newest_first=True).where(*_conditions(selection))
         with self._reading() as connection:
-            summaries = [rows.summary(row, _state(row)) for row in connection.execute(statement).all()]
+            summaries = [rows.summary(row) for row in connection.execute(statement).all()]
         return [summary for summary in summaries if selection.state in (None, summary.state)]
 
     def dump(self, selection: Filter = _ALL) -> Iterator[tuple[StoredSession, list[StoredTrial]]]:
@@ -197,7 +197,7 @@ class SqlStore:
             )
             for session_id in ids.scalars().all():
                 row = _session_row(connection, session_id)
-                session = _read(row)
+                session = rows.session(row)
                 if selection.state in (None, session.state):
                     yield session, rows.trials(connection, row.number, session.setting.sketches)
 
@@ -242,7 +242,7 @@ class SqlStore:
         with self._writing() as connection:
             row = self._writable_row(connection, session)
             _update(connection, row, state=state.value, outcome=text, writer=None)
-            return _read(_session_row(connection, session.id))
+            return rows.session(_session_row(connection, session.id))
 
 
 def new_session(problem: Problem, setting: Setting) -> StoredSession:
@@ -306,15 +306,3 @@ def _update(connection: Connection, row: Row[Any], **values: Any) -> None:
     connection.execute(
         schema.session.update().where(schema.session.c.number == row.number).values(written=rows.now(), **values)
     )
-
-
-def _state(row: Row[Any]) -> State:
-    """The state of a session. One that its dead writer left running is interrupted."""
-    state = State(row.state)
-    if state is State.RUNNING and row.writer and is_dead(row.writer):
-        return State.INTERRUPTED
-    return state
-
-
-def _read(row: Row[Any]) -> StoredSession:
-    return rows.session(row, _state(row))

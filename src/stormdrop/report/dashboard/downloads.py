@@ -68,7 +68,7 @@ def _of_session(line: SessionLine) -> Row:
         "id": line.id,
         "tuned": line.workload_name,
         "search": line.search,
-        "seed": line.seed,
+        "seed": str(line.seed),  # of any size, which no spreadsheet holds
         "target": line.target,
         "machine": line.machine,
         "created": line.created,
