@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tvm
@@ -31,77 +31,17 @@ from ...machine import nvml
 from ...machine.contract import CUDA, OPENCL, Machine
 from ...machine.remote.rpc import connect
 from ..timing import Call, time_calls
+from .execution_device import GUARD, GUARD_BYTE, ExecutionDevice, trespassing
 from .opencl_device import OpenClDevice
 
 Array = NDArray[Any]
-
-_GUARD = 16 << 10  # bytes before and after an output; whole pages, so that the output's place in its page stays
-_GUARD_BYTE = 0x5A
 
 
 class DeviceLost(Exception):
     """A device of another machine cannot be reached any more, and no kernel is at fault. It never leaves a worker."""
 
 
-class ExecutionDevice(Protocol):
-    """A device with its memory and its clock.
-
-    Attributes:
-        in_process: Whether kernels run in this process, on its cores. A kernel that fails leaves such a device as it
-            was; any other device must then not be used again by this process.
-        on_cores: Whether this machine's cores execute the kernels, so that other work on them slows kernels down.
-        fewest_executions: How many executions, back to back, tell how fast a kernel is. With fewer of them much of the
-            time is that of launching the kernel.
-    """
-
-    in_process: bool
-    on_cores: bool
-    fewest_executions: int
-
-    def load(self, module: Any) -> Kernel:
-        """The kernel of a module that was built in this process, ready to run on the device."""
-
-    def tensor(self, array: Array) -> Any:
-        """A copy of the array in the device's memory."""
-
-    def outputs(self, shapes: Sequence[tuple[tuple[int, ...], str]]) -> tuple[list[Any], list[Array]]:
-        """Tensors that kernels write to, and a view of each in this process.
-
-        Args:
-            shapes: The shape and the dtype of each output.
-        """
-
-    def view(self, tensor: Any) -> Array:
-        """The elements of a tensor. They are to be read only."""
-
-    def trespass(self) -> str:
-        """One line if a kernel wrote to memory before or after an output since the last call; empty if none did."""
-
-    def push(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
-        """Copies what was written to the views into the tensors."""
-
-    def pull(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
-        """Copies what kernels have written from the tensors into the views."""
-
-    def call(self, kernel: Kernel, turns: Sequence[Sequence[Any]]) -> Call:
-        """A call of the kernel.
-
-        Args:
-            kernel: The kernel, as `load` returned it.
-            turns: Lists of arguments. The first execution takes the first list, the next execution the next one.
-        """
-
-    def time_calls(self, call: Call, number: int) -> float:
-        """The mean seconds of `number` executions, back to back."""
-
-    def slowed(self) -> bool:
-        """Whether a GPU runs below its usual speed at this moment."""
-
-    def clock(self) -> int:
-        """The clock of a GPU at this moment in MHz; 0 if it is not known."""
-
-
-class CpuDevice:
+class CpuDevice(ExecutionDevice):
     """The cores and the memory of this process.
 
     The memory comes from TVM, as it does in a compiled model, because NumPy would ask for huge pages. Before and after
@@ -115,9 +55,6 @@ class CpuDevice:
     def __init__(self) -> None:
         self._guards: list[Array] = []
 
-    def load(self, module: Any) -> Kernel:
-        return load_kernel(module)
-
     def tensor(self, array: Array) -> Any:
         return tvm.runtime.tensor(array)
 
@@ -125,10 +62,10 @@ class CpuDevice:
         views = []
         for shape, dtype in shapes:
             size = math.prod(shape) * np.dtype(dtype).itemsize
-            whole = np.from_dlpack(tvm.runtime.empty((_GUARD + size + _GUARD,), "uint8"))
-            whole.fill(_GUARD_BYTE)
-            self._guards += [whole[:_GUARD], whole[_GUARD + size :]]
-            views.append(whole[_GUARD : _GUARD + size].view(dtype).reshape(shape))
+            whole = np.from_dlpack(tvm.runtime.empty((GUARD + size + GUARD,), "uint8"))
+            whole.fill(GUARD_BYTE)
+            self._guards += [whole[:GUARD], whole[GUARD + size :]]
+            views.append(whole[GUARD : GUARD + size].view(dtype).reshape(shape))
         return [tvm.runtime.from_dlpack(_exchanged(view)) for view in views], views
 
     def view(self, tensor: Any) -> Array:
@@ -136,13 +73,12 @@ class CpuDevice:
         return view
 
     def trespass(self) -> str:
-        lines = []
-        for position, guard in enumerate(self._guards):
-            if count := int(np.count_nonzero(guard != _GUARD_BYTE)):
-                place = "after" if position % 2 else "before"
-                lines.append(f"the kernel writes to {count} bytes {place} output {position // 2}")
-                guard.fill(_GUARD_BYTE)
-        return next(iter(lines), "")
+        counts = []
+        for guard in self._guards:
+            counts.append(int(np.count_nonzero(guard != GUARD_BYTE)))
+            if counts[-1]:
+                guard.fill(GUARD_BYTE)
+        return trespassing(counts)
 
     def push(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
         """Does nothing: the views are the tensors' own memory."""
@@ -150,36 +86,15 @@ class CpuDevice:
     def pull(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
         """Does nothing: the views are the tensors' own memory."""
 
-    def call(self, kernel: Kernel, turns: Sequence[Sequence[Any]]) -> Call:
-        function = kernel.call
-        if len(turns) == 1:
-            (arguments,) = turns
-            return lambda: function(*arguments)
-        following = itertools.cycle(turns)
-        return lambda: function(*next(following))
-
     def time_calls(self, call: Call, number: int) -> float:
         return time_calls(call, number)
 
-    def slowed(self) -> bool:
-        return False
 
-    def clock(self) -> int:
-        return 0
-
-
-class _EvaluatorDevice:
+class _EvaluatorDevice(ExecutionDevice):
     """A device with memory of its own, on which TVM's evaluator times kernels. It takes the first arguments only."""
-
-    in_process = False
-    on_cores = False
-    fewest_executions = 10
 
     def __init__(self, device: Any) -> None:
         self._device = device
-
-    def load(self, module: Any) -> Kernel:
-        return load_kernel(module)
 
     def tensor(self, array: Array) -> Any:
         return tvm.runtime.tensor(array, self._device)
@@ -187,22 +102,6 @@ class _EvaluatorDevice:
     def outputs(self, shapes: Sequence[tuple[tuple[int, ...], str]]) -> tuple[list[Any], list[Array]]:
         tensors = [tvm.runtime.empty(shape, dtype, self._device) for shape, dtype in shapes]
         return tensors, [np.empty(shape, dtype) for shape, dtype in shapes]
-
-    def view(self, tensor: Any) -> Array:
-        view: Array = tensor.numpy()
-        return view
-
-    def trespass(self) -> str:
-        """Nothing is known of memory elsewhere."""
-        return ""
-
-    def push(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
-        for tensor, view in zip(tensors, views, strict=True):
-            tensor.copyfrom(view)
-
-    def pull(self, tensors: Sequence[Any], views: Sequence[Array]) -> None:
-        for tensor, view in zip(tensors, views, strict=True):
-            view[...] = tensor.numpy()
 
     def call(self, kernel: Kernel, turns: Sequence[Sequence[Any]]) -> Call:
         return _Launch(kernel, turns[0])
@@ -212,12 +111,6 @@ class _EvaluatorDevice:
         # The evaluator executes the kernel once more before, which warms up.
         evaluate = call.kernel.module.time_evaluator("main", self._device, number=number, repeat=1)
         return float(evaluate(*call.arguments).mean)
-
-    def slowed(self) -> bool:
-        return False
-
-    def clock(self) -> int:
-        return 0
 
 
 class RemoteDevice(_EvaluatorDevice):
