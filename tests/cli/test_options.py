@@ -7,6 +7,7 @@ import re
 import pytest
 
 from stormdrop.cli import options
+from stormdrop.cli.flags import TuningFlags
 from stormdrop.errors import InputError, OperatorError
 from stormdrop.tuning.options import TuneOptions
 
@@ -71,7 +72,7 @@ def test_a_command_that_takes_one_size() -> None:
 
 def test_a_search_with_options_and_its_preset() -> None:
     def of(search: str) -> TuneOptions:
-        return options.tune_options(search, 10, None, 0, False, False, None, None)
+        return TuningFlags(search=search, trials=10).tune_options()
 
     assert of("storm") == TuneOptions(search="storm", trials=10)
     printed = of("droplet:preset=paper:confidence=0.99")

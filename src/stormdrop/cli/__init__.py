@@ -12,6 +12,7 @@ This file imports little, so that it answers a signal from the first moment on.
 app.py           all commands by name, and what bad usage means
 commands/        the commands
 options.py       options, and how their text is read
+flags.py         options that commands share in groups
 arrays.py        arrays in files
 output.py        documents and tables
 progress.py      how far a run is, on standard error: lines, or a display

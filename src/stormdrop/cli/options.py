@@ -14,10 +14,9 @@ import typer
 from ..errors import ArtifactError, InputError, ModelError, OperatorError
 from ..model.artifact.artifact_files import check_writable
 from ..model.inputs.combinations import MOST_SIZES
-from ..search import names, names_with, parse_search
+from ..search import names, names_with
 from ..search.presets import PAPER
 from ..tuning.duration import seconds_of
-from ..tuning.options import TuneOptions
 from . import completion, output
 
 if TYPE_CHECKING:
@@ -48,26 +47,6 @@ SEARCHES_HELP = (
 )
 """The searches and their presets, for the help of `--search`."""
 
-SearchOption = Annotated[
-    str,
-    typer.Option(
-        "--search",
-        metavar="NAME",
-        autocompletion=completion.searches,
-        help=f"The search: one of {SEARCHES_HELP}.",
-    ),
-]
-TrialsOption = Annotated[
-    int | None, typer.Option("--trials", metavar="N", help="Stop after N measured candidates, over the whole command.")
-]
-TimeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--time",
-        metavar="T",
-        help="Stop after this wall time, which includes everything: 90s, 3m, 1h, or 15 (seconds).",
-    ),
-]
 DatabaseOption = Annotated[
     str | None,
     typer.Option(
@@ -80,8 +59,6 @@ DatabaseOption = Annotated[
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="S", help="The seed of everything random.")]
-ResumeOption = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run with the same options.")]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Tune as if nothing were known yet.")]
 MaxErrorOption = Annotated[
     float | None,
     typer.Option(
@@ -89,49 +66,6 @@ MaxErrorOption = Annotated[
         metavar="E",
         help="The largest error, relative to the largest output, of kernels that compute in another way (Winograd): "
         "1e-4 by default; 0 excludes such kernels. With --precision auto that of the model's outputs, 1e-2 by default.",
-    ),
-]
-SketchesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--sketches",
-        metavar="NAME",
-        help="The sketches to search: builtin (the default), rules (derived as Ansor does) or meta_schedule (TVM's).",
-    ),
-]
-SpaceOption = Annotated[str | None, typer.Option("--space", hidden=True, help="What --sketches was called before 0.3.")]
-FeaturesOption = Annotated[
-    str,
-    typer.Option(
-        "--features",
-        metavar="KIND",
-        help="What the cost models of evolutionary and gradient see: knobs, analytic (on GPUs the seven of the AF-DS "
-        "paper), both of these, or statements (Ansor's 164, 10 ms per candidate; evolutionary:preset=paper then has "
-        "one cost model for all kernels of a model).",
-    ),
-]
-RunnerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--runner",
-        metavar="HOST:PORT",
-        help="Measure on another machine, where TVM's RPC server runs; kernels are built here.",
-    ),
-]
-TrackerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--tracker",
-        metavar="HOST:PORT",
-        help="Measure on all boards of one kind that TVM's RPC tracker knows, at the same time.",
-    ),
-]
-DeviceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        metavar="KEY",
-        help="The key of these boards at the tracker; or which machines of a fleet: the name of one, or of a kind.",
     ),
 ]
 PrecisionOption = Annotated[
@@ -151,27 +85,7 @@ DenormalsOption = Annotated[
         help="Compute with numbers below 1.2e-38 as IEEE 754 says, which is slow; by default they count as zero.",
     ),
 ]
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="DIR", help="Where to save the compiled model; by default MODEL.sd in the current folder."
-    ),
-]
-NativeOption = Annotated[
-    bool,
-    typer.Option("--native", help="Save machine code: this needs a linker now, but no LLVM where the model runs."),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
-ShowOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--show",
-        metavar="schedule|tir",
-        help="Also print the schedule of the best kernel, or its TensorIR; repeatable.",
-    ),
-]
-
-
 ShapeOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -179,28 +93,6 @@ ShapeOption = Annotated[
         metavar="INPUT=1x3x224x224",
         help="The shape of an input that the model leaves open; repeatable, or several with commas in between. "
         "1,4,8x3x224x224 stands for three sizes, and 1x32-384:32 for a range with a step: the model then runs at each.",
-    ),
-]
-
-
-ValueOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--value",
-        metavar="INPUT=1",
-        help="The value of an input, which the compiled model no longer takes: a number, or several as in axes=0,1; "
-        "repeatable. Needed for an input that decides a shape.",
-    ),
-]
-
-
-SamplesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--samples",
-        metavar="DATA.npz",
-        help="Inputs that have a meaning for the model, by name, to verify and time it on: several samples of an input "
-        "one after the other on its first axis. Inputs that it lacks are drawn.",
     ),
 ]
 
@@ -389,38 +281,6 @@ def _sizes(name: str, text: str) -> int | tuple[int, ...]:
             )
         sizes.extend(part_sizes)
     return tuple(dict.fromkeys(sizes))
-
-
-def tune_options(
-    search: str,
-    trials: int | None,
-    time: str | None,
-    seed: int,
-    resume: bool,
-    fresh: bool,
-    max_error: float | None,
-    sketches: str | None,
-    features: str = "knobs",
-) -> TuneOptions:
-    """The options of a tuning, made of those of the command line.
-
-    Raises:
-        InputError: A number is out of its range, two options contradict each other, or the search, one of its options
-            or its preset is unknown.
-    """
-    name, search_options = parse_search(search)
-    return TuneOptions(
-        search=name,
-        search_options=search_options,
-        trials=trials,
-        seconds=duration(time),
-        seed=seed,
-        resume=resume,
-        fresh=fresh,
-        max_error=max_error,
-        sketches=sketches,
-        features=features,
-    )
 
 
 def check_show(show: Sequence[str] | None) -> tuple[str, ...]:

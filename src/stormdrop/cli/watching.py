@@ -5,34 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from .. import events
 from ..errors import InputError
 from ..report.traces.event_log import EventLog
 from ..report.traces.event_trace import EventTrace
 from . import options, output
-
-LogOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--log",
-        metavar="FILE",
-        help="Append what happens to this file, as JSON lines: each build, run and wait when it begins and when it "
-        "ends, so that a hang is seen.",
-    ),
-]
-TraceOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--trace",
-        metavar="FILE",
-        help="Write what happens as a trace to this file, which https://ui.perfetto.dev shows: workers, builds, runs, "
-        "the machine's lock, phases.",
-    ),
-]
 
 
 @contextlib.contextmanager

@@ -9,38 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from ...machine.process.child_process import prepare
-from ...tuning.options import FLOAT32, TuneOptions
-from .. import arrays, options, output
-from ..options import (
-    DatabaseOption,
-    DenormalsOption,
-    JsonOption,
-    MaxErrorOption,
-    NativeOption,
-    OutOption,
-    PrecisionOption,
-    SamplesOption,
-    SeedOption,
-    ShapeOption,
-    TargetOption,
-    ValueOption,
-)
+from ...tuning.options import TuneOptions
+from .. import options, output
+from ..flags import ModelFlags, spread
+from ..options import DatabaseOption, DenormalsOption, JsonOption, MaxErrorOption, SeedOption, TargetOption
 
 
+@spread
 def compile_(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to compile.")],
+    flags: ModelFlags,
     target: TargetOption = None,
     db: DatabaseOption = None,
-    out: OutOption = None,
     seed: SeedOption = 0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Take no schedule from earlier tunings: default schedules only.")
     ] = False,
-    shape: ShapeOption = None,
-    value: ValueOption = None,
-    samples: SamplesOption = None,
-    native: NativeOption = False,
-    precision: PrecisionOption = FLOAT32,
     max_error: MaxErrorOption = None,
     keep_denormals: DenormalsOption = False,
     as_json: JsonOption = False,
@@ -49,29 +33,16 @@ def compile_(
 
     A kernel that was tuned before gets the schedule that its tuning found. All others get their default schedules.
     """
-    options.onnx_file(model)
-    compile_options = TuneOptions(seed=seed, fresh=fresh, precision=precision, max_error=max_error)
+    compile_options = TuneOptions(seed=seed, fresh=fresh, precision=flags.precision, max_error=max_error)
     options.not_empty(target, "--target", "cpu")
-    shapes, values = options.shapes(shape or ()), options.values(value or ())
-    data = None if samples is None else arrays.read(samples)
-    artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
+    given = flags.of_model(model)
     with output.stdout_for_json(as_json):
         prepare("stormdrop.model.importer.isolated", here=True)
         from ...model.untuned import compile_model_with
 
         machine = options.model_machine(target, keep_denormals)
         with options.tuning_records(db) as store:
-            result = compile_model_with(
-                model,
-                machine,
-                compile_options,
-                store=store,
-                shapes=shapes,
-                values=values,
-                samples=data,
-                out=artifact,
-                native=native,
-            )
+            result = compile_model_with(model, machine, compile_options, store=store, **given)
         document = result.to_json()
     if as_json:
         output.emit(document)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,45 +10,14 @@ import typer
 
 from ...errors import StormdropError, TargetError
 from ...machine.process.child_process import prepare
-from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, DEFAULT_SECONDS, FLOAT32, TuneOptions
-from .. import arrays, completion, options, output
-from ..options import (
-    DatabaseOption,
-    DenormalsOption,
-    DeviceOption,
-    FeaturesOption,
-    FreshOption,
-    JsonOption,
-    MaxErrorOption,
-    NativeOption,
-    OutOption,
-    PrecisionOption,
-    ResumeOption,
-    RunnerOption,
-    SamplesOption,
-    SearchOption,
-    SeedOption,
-    ShapeOption,
-    ShowOption,
-    SketchesOption,
-    SpaceOption,
-    TargetOption,
-    TimeOption,
-    TrackerOption,
-    TrialsOption,
-    ValueOption,
-)
+from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SECONDS, TuneOptions
+from .. import completion, options, output
+from ..flags import ModelFlags, TuningFlags, spread
+from ..options import JsonOption
 from ..progress import Reporter
 from ..signals import INTERRUPTED
-from ..watching import LogOption, TraceOption, watched
-from .fleet import FleetOption, leased_fleet
-
-NoTransferOption = Annotated[
-    bool,
-    typer.Option(
-        "--no-transfer", help="Do not begin where records of other machines, and of other shapes of the operator, say."
-    ),
-]
+from ..watching import watched
+from .fleet import leased_fleet
 
 if TYPE_CHECKING:
     from ...ir.workload import Workload
@@ -57,6 +25,7 @@ if TYPE_CHECKING:
     from ...records import Store
 
 
+@spread
 def tune_op(
     context: typer.Context,
     operator: Annotated[
@@ -68,37 +37,22 @@ def tune_op(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="NAME=VALUE...", help="Its arguments: m=512 n=512 k=512.")
     ] = None,
-    target: TargetOption = None,
-    search: SearchOption = DEFAULT_SEARCH,
-    trials: TrialsOption = None,
-    time: TimeOption = None,
-    db: DatabaseOption = None,
-    seed: SeedOption = 0,
-    resume: ResumeOption = False,
-    fresh: FreshOption = False,
-    no_transfer: NoTransferOption = False,
-    max_error: MaxErrorOption = None,
-    sketches: SketchesOption = None,
-    space: SpaceOption = None,
-    features: FeaturesOption = "knobs",
-    runner: RunnerOption = None,
-    tracker: TrackerOption = None,
-    device: DeviceOption = None,
-    fleet: FleetOption = None,
-    show: ShowOption = None,
-    keep_denormals: DenormalsOption = False,
-    log: LogOption = None,
-    trace: TraceOption = None,
+    *,
+    flags: TuningFlags,
+    show: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--show",
+            metavar="schedule|tir",
+            help="Also print the schedule of the best kernel, or its TensorIR; repeatable.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Tune one operator on this machine."""
-    tune_options = options.tune_options(
-        search, trials, time, seed, resume, fresh, max_error, space if sketches is None else sketches, features
-    )
-    tune_options = replace(tune_options, transfer=not no_transfer)
+    tune_options = flags.tune_options()
     shown = options.check_show(show)
-    options.not_empty(target, "--target", "cpu")
-    place = options.runner_address(runner, tracker, device, fleet)
+    place = flags.place()
     values = options.arguments(arguments or ())
     with output.stdout_for_json(as_json):
         prepare("stormdrop.measure.worker.worker", here=True)
@@ -107,17 +61,17 @@ def tune_op(
         from ...tuning.tune import tune_with
 
         workload = operators.create(operator, values)
-        machine = parse_machine(target).with_runner(place)
+        machine = parse_machine(flags.target).with_runner(place)
         limit = _limit(tune_options, DEFAULT_SECONDS)
         opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
         with (
-            leased_fleet(fleet, device, target) as machines,
-            watched(opening, log, trace),
-            options.tuning_records(db) as store,
-            Reporter(trials, opening) as report,
+            leased_fleet(flags.fleet, flags.device, flags.target) as machines,
+            watched(opening, flags.log, flags.trace),
+            options.tuning_records(flags.db) as store,
+            Reporter(flags.trials, opening) as report,
         ):
             machine = machine if machines is None else machines.target
-            machine = keeping_denormals(machine) if keep_denormals else machine
+            machine = keeping_denormals(machine) if flags.keep_denormals else machine
             _measurable(workload, machine)
             _say_if_nothing_to_resume(store, tune_options, workload.name)
             result = tune_with(
@@ -148,59 +102,28 @@ def tune_op(
     return 0
 
 
+@spread
 def tune(
     context: typer.Context,
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to tune.")],
-    target: TargetOption = None,
-    search: SearchOption = DEFAULT_SEARCH,
-    trials: TrialsOption = None,
-    time: TimeOption = None,
-    db: DatabaseOption = None,
-    out: OutOption = None,
-    seed: SeedOption = 0,
-    resume: ResumeOption = False,
-    fresh: FreshOption = False,
-    no_transfer: NoTransferOption = False,
-    max_error: MaxErrorOption = None,
-    sketches: SketchesOption = None,
-    space: SpaceOption = None,
-    features: FeaturesOption = "knobs",
-    shape: ShapeOption = None,
-    value: ValueOption = None,
-    samples: SamplesOption = None,
-    native: NativeOption = False,
-    precision: PrecisionOption = FLOAT32,
-    runner: RunnerOption = None,
-    tracker: TrackerOption = None,
-    device: DeviceOption = None,
-    fleet: FleetOption = None,
-    keep_denormals: DenormalsOption = False,
-    log: LogOption = None,
-    trace: TraceOption = None,
+    flags: TuningFlags,
+    model_flags: ModelFlags,
     as_json: JsonOption = False,
 ) -> int:
     """Tune every kernel of an ONNX model and save the compiled model."""
-    tune_options = options.tune_options(
-        search, trials, time, seed, resume, fresh, max_error, space if sketches is None else sketches, features
-    )
-    tune_options = replace(tune_options, transfer=not no_transfer, precision=precision)
-    options.onnx_file(model)
-    options.not_empty(target, "--target", "cpu")
-    shapes, values = options.shapes(shape or ()), options.values(value or ())
-    data = None if samples is None else arrays.read(samples)
-    artifact = options.artifact_folder(out or Path(f"{model.stem}.sd"), "--out")
-    place = options.runner_address(runner, tracker, device, fleet)
-    with output.stdout_for_json(as_json), leased_fleet(fleet, device, target) as machines:
+    tune_options = flags.tune_options(model_flags.precision)
+    given, place = model_flags.of_model(model), flags.place()
+    with output.stdout_for_json(as_json), leased_fleet(flags.fleet, flags.device, flags.target) as machines:
         prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker.worker", here=True)
         from ...model.tuning.tune import tune_model_with
 
-        machine = options.model_machine(target, keep_denormals).with_runner(place)
+        machine = options.model_machine(flags.target, flags.keep_denormals).with_runner(place)
         limit = _limit(tune_options, DEFAULT_MODEL_SECONDS)
         opening = f"tuning {model} {limit}"
         with (
-            watched(opening, log, trace),
-            options.tuning_records(db) as store,
-            Reporter(trials, opening) as report,
+            watched(opening, flags.log, flags.trace),
+            options.tuning_records(flags.db) as store,
+            Reporter(flags.trials, opening) as report,
         ):
             _say_if_nothing_to_resume(store, tune_options)
             result = tune_model_with(
@@ -208,20 +131,16 @@ def tune(
                 machine,
                 tune_options,
                 store=store,
-                shapes=shapes,
-                values=values,
-                samples=data,
                 on_progress=report,
-                out=artifact,
-                native=native,
                 started=context.obj,
                 fleet=machines,
+                **given,
             )
         document = result.to_json()
     if as_json:
         output.emit(document)
     else:
-        _print_model(document, artifact, machine)
+        _print_model(document, given["out"], machine)
     return INTERRUPTED if result.interrupted else 0
 
 
