@@ -22,7 +22,7 @@ TARGET = Cpu("cpu", "A CPU", "generic", 2, 8, 16, 1 << 15, 1 << 20, 1 << 25)
 REQUESTS = [Request(Candidate("sketch", (point,)), 1) for point in range(3)]
 
 
-class Workshop:
+class Workshop(LocalWorkshop):
     """Calibrates as it is told; an error is raised."""
 
     def __init__(self, *calibrations: Calibration | MeasureError) -> None:

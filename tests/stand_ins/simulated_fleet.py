@@ -23,6 +23,7 @@ from typing import Any
 from stormdrop.errors import MeasureError
 from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.contract import Measurer
+from stormdrop.measure.fleet.fleet_machine import LocalWorkshop
 from stormdrop.measure.fleet.identity import Calibration, MachineIdentity
 from stormdrop.measure.fleet.ray_cluster import RESOURCE
 from stormdrop.trial import Candidate, Measurement, Phases, Request, Status
@@ -72,8 +73,8 @@ def this_node() -> str:
 
 
 @dataclass(frozen=True)
-class Simulation:
-    """What simulated machines measure with: a `Workshop`.
+class Simulation(LocalWorkshop):
+    """What simulated machines measure with.
 
     Args:
         folder: is shared by all machines, and by the test.
@@ -96,21 +97,21 @@ class Simulation:
         return {path.stem: [int(line) for line in path.read_text().split()] for path in self.folder.glob("*.measured")}
 
     def identify(self) -> MachineIdentity:
-        """See `Workshop.identify`."""
+        """See `LocalWorkshop.identify`."""
         from dataclasses import replace
 
         return MachineIdentity(replace(_TARGET, cpu=self.cpus.get(this_node(), _TARGET.cpu)), "0a1b2c3d")
 
     def calibrate(self, seconds: float) -> Calibration:
-        """See `Workshop.calibrate`."""
+        """See `LocalWorkshop.calibrate`."""
         return Calibration(self.calibrations.get(this_node(), 1.0) * slowness(self.folder))
 
     def width(self) -> int:
-        """See `Workshop.width`."""
+        """See `LocalWorkshop.width`."""
         return self.at_a_time
 
     def close(self) -> None:
-        """See `Workshop.close`."""
+        """See `LocalWorkshop.close`."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,15 +16,6 @@ from ..options import JsonOption, not_empty
 if TYPE_CHECKING:
     from ...measure.fleet.fleet import Fleet
     from ...measure.fleet.status import MachineStatus
-
-FleetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--fleet",
-        metavar="ADDRESS",
-        help="Measure on all equal machines of a cluster of Ray at the same time: auto, HOST:PORT or ray://HOST:PORT.",
-    ),
-]
 
 
 @contextlib.contextmanager
@@ -66,14 +58,14 @@ def fleet(
         document: dict[str, Any] = {
             "fleet": address,
             "ray": status.ray,
-            "machines": [machine.to_json() for machine in status.machines],
+            "machines": [asdict(machine) for machine in status.machines],
         }
     if as_json:
         output.emit(document)
         return
     rows = [
-        [machine.name, machine.health, machine.kind or "-", machine.group or "-", _calibration(machine), _work(machine)]
-        for machine in status.machines
+        [each.name, each.health, each.kind or "-", each.group or "-", output.seconds(each.calibration), _work(each)]
+        for each in status.machines
     ]
     output.table(["machine", "health", "kind", "equal", "calibration", "queue"], rows)
     for machine in status.machines:
@@ -81,11 +73,6 @@ def fleet(
             print(f"{machine.name}: {machine.reason}")
         if machine.holder:
             print(f"{machine.name}: {machine.holder} has measured {machine.measured} candidates there")
-
-
-def _calibration(machine: MachineStatus) -> str:
-    seconds = machine.calibration
-    return "-" if seconds is None else output.seconds(seconds)
 
 
 def _work(machine: MachineStatus) -> str:

@@ -29,7 +29,7 @@ from ...machine.cpu import Cpu
 from ..contract import Site
 from ..places import Place, PlacesMeasurer
 from . import ray_cluster
-from .fleet_machine import LocalWorkshop, Setup, Workshop
+from .fleet_machine import LocalWorkshop, Setup
 from .identity import MachineIdentity, has_drifted, identify
 from .lease import Lease, LeasedMachine, Overtaken
 from .selection import WAIT_SECONDS, lease_equal_machines
@@ -62,7 +62,7 @@ class Fleet(Site):
         *,
         kind: str = "",
         like: MachineIdentity | None = None,
-        workshop: Workshop | None = None,
+        workshop: LocalWorkshop | None = None,
         seconds: float = WAIT_SECONDS,
     ) -> Fleet:
         """Leases all machines of one kind that are free, and waits if there are none.

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cloudpickle
 
@@ -47,43 +47,30 @@ def _watches(method: F) -> F:
     return method
 
 
-class Workshop(Protocol):
-    """What a machine has for those who measure on it. It is pickled, and used on the machine only."""
-
-    def identify(self) -> MachineIdentity:
-        """What the machine is."""
-
-    def calibrate(self, seconds: float) -> Calibration:
-        """Runs the calibration kernel. Raises `LockTimeout` if the machine is not free within so many seconds."""
-
-    def width(self) -> int:
-        """How many candidates it should be given at a time."""
-
-    def close(self) -> None:
-        """Gives back what it has started."""
-
-
 class LocalWorkshop:
-    """The machine itself, with worker processes that all workloads share."""
+    """What a machine has for those who measure on it: itself, with worker processes that all workloads share.
+
+    It is pickled, and used on the machine only.
+    """
 
     def __init__(self) -> None:
         self._pool: WorkerPool | None = None
 
     def identify(self) -> MachineIdentity:
-        """See `Workshop.identify`."""
+        """What the machine is."""
         threads.configure()  # before TVM is loaded
         from . import identity
 
         return identity.identify()
 
     def calibrate(self, seconds: float) -> Calibration:
-        """See `Workshop.calibrate`."""
+        """Runs the calibration kernel. Raises `LockTimeout` if the machine is not free within so many seconds."""
         from . import identity
 
         return identity.calibrate(self.identify().target, time.perf_counter() + seconds)
 
     def width(self) -> int:
-        """As many as compile side by side."""
+        """How many candidates it should be given at a time: as many as compile side by side."""
         return min(8, threads.usable_cores())
 
     def pool(self, cores: int) -> WorkerPool:
@@ -165,7 +152,7 @@ def versions() -> dict[str, str]:
 class FleetMachine:
     """A machine that one process holds. Its methods are called by `fleet_lease.Lease`."""
 
-    def __init__(self, workshop: Workshop, holder: str) -> None:
+    def __init__(self, workshop: LocalWorkshop, holder: str) -> None:
         """Takes the machine; nothing is measured or loaded yet.
 
         Args:

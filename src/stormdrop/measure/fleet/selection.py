@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ...errors import MeasureError, TargetError, hint
 from . import ray_cluster
-from .fleet_machine import WATCH, FleetMachine, Workshop, versions
+from .fleet_machine import WATCH, FleetMachine, LocalWorkshop, versions
 from .identity import MachineIdentity, calibrated_alike
 from .lease import Lease, Overtaken
 from .ray_cluster import Node
@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 def lease_equal_machines(
-    address: str, kind: str, like: MachineIdentity | None, workshop: Workshop, seconds: float
+    address: str, kind: str, like: MachineIdentity | None, workshop: LocalWorkshop, seconds: float
 ) -> tuple[list[Lease], dict[str, str]]:
     """Leases all machines of one kind that are free, and waits until there is one.
 
@@ -63,7 +63,7 @@ def lease_equal_machines(
         time.sleep(_LOOK_SECONDS)
 
 
-def lease_all(nodes: Sequence[Node], workshop: Workshop) -> tuple[list[Lease], dict[str, str]]:
+def lease_all(nodes: Sequence[Node], workshop: LocalWorkshop) -> tuple[list[Lease], dict[str, str]]:
     """Leases of all machines that are free, and why others cannot be used. Those in use are in neither.
 
     Args:
@@ -103,7 +103,7 @@ def actor_name(node: Node, slot: int) -> str:
     return f"machine {node.id} {slot}"
 
 
-def _lease(node: Node, slot: int, workshop: Workshop) -> Lease | None:
+def _lease(node: Node, slot: int, workshop: LocalWorkshop) -> Lease | None:
     """A lease of a machine; None if it is in use."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from ...errors import MeasureError, TargetError
 from . import ray_cluster
-from .fleet_machine import LocalWorkshop, Sign, Workshop
+from .fleet_machine import LocalWorkshop, Sign
 from .identity import Calibration, MachineIdentity, calibrated_alike
 from .lease import Lease
 from .ray_cluster import Node
@@ -57,10 +56,6 @@ class MachineStatus:
     measured: int = 0
     queue: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """The machine as a value for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class FleetStatus:
@@ -75,7 +70,7 @@ class FleetStatus:
     machines: Sequence[MachineStatus]
 
 
-def fleet_status(address: str, workshop: Workshop | None = None) -> FleetStatus:
+def fleet_status(address: str, workshop: LocalWorkshop | None = None) -> FleetStatus:
     """Looks at all machines of a cluster.
 
     Args:
@@ -95,7 +90,7 @@ def fleet_status(address: str, workshop: Workshop | None = None) -> FleetStatus:
             ray_cluster.disconnect()
 
 
-def _machines(address: str, workshop: Workshop) -> list[MachineStatus]:
+def _machines(address: str, workshop: LocalWorkshop) -> list[MachineStatus]:
     nodes = ray_cluster.nodes()
     if not any(node.alive for node in nodes):
         raise TargetError(ray_cluster.without_machines(address))
