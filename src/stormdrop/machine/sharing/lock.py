@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from ... import events
@@ -80,8 +80,7 @@ class MachineLock:
         for file in (self.path, self._gate_path):
             os.close(_open(file))
 
-    @contextmanager
-    def shared(self, deadline: float = math.inf) -> Iterator[None]:
+    def shared(self, deadline: float = math.inf) -> AbstractContextManager[None]:
         """Uses the machine for work that is not measured, such as compilation.
 
         Args:
@@ -91,11 +90,9 @@ class MachineLock:
             LockTimeout: The lock was not free before the deadline.
             MeasureError: This lock is already held, or a lock file cannot be used.
         """
-        with self._hold(fcntl.LOCK_SH, deadline):
-            yield
+        return self._hold(fcntl.LOCK_SH, deadline)
 
-    @contextmanager
-    def exclusive(self, deadline: float = math.inf) -> Iterator[None]:
+    def exclusive(self, deadline: float = math.inf) -> AbstractContextManager[None]:
         """Uses the machine for a measurement, while nobody else compiles or runs.
 
         Args:
@@ -105,8 +102,7 @@ class MachineLock:
             LockTimeout: The lock was not free before the deadline.
             MeasureError: This lock is already held, or a lock file cannot be used.
         """
-        with self._hold(fcntl.LOCK_EX, deadline):
-            yield
+        return self._hold(fcntl.LOCK_EX, deadline)
 
     def close(self) -> None:
         """Gives the lock back if it is held. Closing a closed lock does nothing."""
