@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from ... import events
 from ...errors import MeasureError
@@ -69,10 +68,6 @@ class Worker:
     def send(self, message: object) -> bool:
         """Sends a message; False if the process has died."""
         return self.process.send(message)
-
-    def receive(self) -> Any:
-        """The next message, which must have arrived; None if the process has died instead."""
-        return self.process.receive()
 
     def kill(self) -> None:
         """Ends the process at once, whatever it is doing, and the compiler that it may have started."""

@@ -124,13 +124,10 @@ class Workbench:
             kernel = self._device.load(module)
             built = _Built(kernel, variant.transforms, sketch.max_error)
             self._prepared_constants(built.transforms)
-        except DeviceLost as error:
-            return self._lost(error, Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled))
         except Exception as error:  # noqa: BLE001  the compiler's message is the record of why this candidate failed
             phases = Phases(schedule=scheduled - start, build=time.perf_counter() - scheduled)
-            if sending:  # the runner may be gone: another process connects anew
-                self.spoiled = True
-                return Failed(Status.RUNTIME, one_line(error), phases)
+            if sending or isinstance(error, DeviceLost):  # the runner may be gone: another process connects anew
+                return self._broken_off(error, phases)
             status = Status.COMPILE_HOST if self.target.device == CPU else Status.COMPILE_DEVICE
             return Failed(status, one_line(error), phases)
         self._built[job.key] = built
@@ -162,16 +159,8 @@ class Workbench:
             begin = time.perf_counter()
             wrong = self._check_again(job.key)
             checking += time.perf_counter() - begin
-        except DeviceLost as error:
-            return self._lost(error, Phases(run=time.perf_counter() - start - checking, check=checking))
         except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
-            self.spoiled = not self._device.in_process
-            if self._device.in_process:
-                self._restore()
-                self._device.trespass()
-            return Failed(
-                Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start - checking, check=checking)
-            )
+            return self._broken_off(error, Phases(run=time.perf_counter() - start - checking, check=checking))
         if wrong:
             phases = Phases(run=time.perf_counter() - start - checking, check=checking)
             return Failed(Status.WRONG_ANSWER, f"after {len(samples)} samples: {wrong}", phases)
@@ -188,12 +177,8 @@ class Workbench:
             for index, transform in built.transforms.items():
                 (tensors[index],) = self._real_constants.get(transform, index, self._reals.inputs[index])
             self._execute_into_sentinels(self._device.call(built.kernel, [[*tensors, *self._outputs]]))
-        except DeviceLost as error:
-            return self._lost(error, Phases(run=time.perf_counter() - start))
         except Exception as error:  # noqa: BLE001  whatever the kernel raises is this candidate's failure
-            self.spoiled = not self._device.in_process
-            self._device.trespass()
-            return Failed(Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start))
+            return self._broken_off(error, Phases(run=time.perf_counter() - start))
         begin = time.perf_counter()
         self._step("check")
         wrong = self._excess(built.max_error)
@@ -222,18 +207,22 @@ class Workbench:
                 self._execute_into_sentinels(self._call(key))
                 wrong[key] = self._check(key)
         except Exception as error:  # noqa: BLE001  reported as the failure of the race
-            self.spoiled = not self._device.in_process
-            self._device.trespass()
-            return Failed(Status.RUNTIME, one_line(error), Phases(run=time.perf_counter() - start))
+            return self._broken_off(error, Phases(run=time.perf_counter() - start))
         finally:
             self._racing = {}
         late = {key: f"after a race: {line}" for key, line in wrong.items() if line}
         return Raced(tuple(tuple(of_kernel) for of_kernel in samples), load, time.perf_counter() - start, late)
 
-    def _lost(self, error: DeviceLost, phases: Phases) -> Failed:
-        """The answer to a job that was lost with the device. Another process connects anew and does the job again."""
-        self.spoiled = True
-        return Failed(Status.RUNTIME, f"the device is lost: {error}", phases, transient=True)
+    def _broken_off(self, error: Exception, phases: Phases) -> Failed:
+        """The answer to a job that a kernel, or the loss of the device, broke off."""
+        if isinstance(error, DeviceLost):  # another process connects anew and does the job again
+            self.spoiled = True
+            return Failed(Status.RUNTIME, f"the device is lost: {error}", phases, transient=True)
+        self.spoiled = not self._device.in_process
+        if self._device.in_process:
+            self._restore()
+            self._device.trespass()
+        return Failed(Status.RUNTIME, one_line(error), phases)
 
     def _load_since(self, before: Counters) -> Counters:
         """The differences of the load counters since an earlier reading."""
