@@ -7,7 +7,8 @@ their own, because the number of threads is fixed when TVM is loaded.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import MeasureError
@@ -63,6 +64,22 @@ def measured_in_child(serve: str, shape: Mapping[str, Any], kind: type[T], what:
         raise MeasureError(f"{what} took longer than {_TIMEOUT:.0f} s") from error
     finally:
         child.close()
+
+
+@contextmanager
+def main_function() -> Iterator[Any]:
+    """The parameters and statements that TVM's builder is told of in this context are those of a function "main".
+
+    Yields:
+        The builder, whose `get` returns the function after the context.
+    """
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tirx as T
+
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name("main")
+        T.func_attr({"tirx.noalias": True})
+        yield builder
 
 
 def compile_function(function: Any, mcpu: str, cores: int) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..process.memory import available_memory
-from .measuring import best_window, compile_function
+from .measuring import best_window, compile_function, main_function
 from .memory_rates import MemoryRates, last_cache
 
 _LEAST, _MOST = 64 << 10, 1 << 30  # bytes of all cores' arrays together
@@ -148,27 +148,23 @@ def read_function(cores: int, length: int, lanes: int) -> Any:
         length: float32 values in a row.
         lanes: float32 values in a vector register.
     """
-    from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
 
     block = _VECTORS * lanes
-    with IRBuilder() as builder:
-        with T.prim_func():
-            T.func_name("main")
-            T.func_attr({"tirx.noalias": True})
-            x = T.arg("x", T.buffer((cores, length), "float32"))
-            out = T.arg("out", T.buffer((cores, block), "float32"))
-            work = T.arg("work", T.buffer((2,), "int32"))
-            with T.parallel(cores) as core:
-                r = T.alloc_buffer((block,), "float32", scope="local")
-                with T.unroll(_VECTORS) as j, T.vectorized(lanes) as v:
-                    T.buffer_store(r, T.float32(0), [j * lanes + v])
-                with T.serial(work[1]), T.serial(work[0]) as i, T.unroll(_VECTORS) as j, T.vectorized(lanes) as v:
-                    index = j * lanes + v
-                    T.buffer_store(r, r[index] + x[core, i * block + index], [index])
-                with T.unroll(_VECTORS) as j, T.vectorized(lanes) as v:
-                    T.buffer_store(out, r[j * lanes + v], [core, j * lanes + v])
-        return builder.get()
+    with main_function() as builder:
+        x = T.arg("x", T.buffer((cores, length), "float32"))
+        out = T.arg("out", T.buffer((cores, block), "float32"))
+        work = T.arg("work", T.buffer((2,), "int32"))
+        with T.parallel(cores) as core:
+            r = T.alloc_buffer((block,), "float32", scope="local")
+            with T.unroll(_VECTORS) as j, T.vectorized(lanes) as v:
+                T.buffer_store(r, T.float32(0), [j * lanes + v])
+            with T.serial(work[1]), T.serial(work[0]) as i, T.unroll(_VECTORS) as j, T.vectorized(lanes) as v:
+                index = j * lanes + v
+                T.buffer_store(r, r[index] + x[core, i * block + index], [index])
+            with T.unroll(_VECTORS) as j, T.vectorized(lanes) as v:
+                T.buffer_store(out, r[j * lanes + v], [core, j * lanes + v])
+    return builder.get()
 
 
 def copy_function(cores: int, length: int, lanes: int) -> Any:
@@ -182,27 +178,23 @@ def copy_function(cores: int, length: int, lanes: int) -> Any:
         length: float32 values in a row.
         lanes: float32 values in a vector register.
     """
-    from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
 
     block = _VECTORS * lanes
-    with IRBuilder() as builder:
-        with T.prim_func():
-            T.func_name("main")
-            T.func_attr({"tirx.noalias": True})
-            x = T.arg("x", T.buffer((cores, length), "float32"))
-            y = T.arg("y", T.buffer((cores, length), "float32"))
-            work = T.arg("work", T.buffer((2,), "int32"))
-            with (
-                T.parallel(cores) as core,
-                T.serial(work[1]),
-                T.serial(work[0]) as i,
-                T.unroll(_VECTORS) as j,
-                T.vectorized(lanes) as v,
-            ):
-                index = i * block + j * lanes + v
-                T.buffer_store(y, x[core, index] + T.float32(1), [core, index])
-        return builder.get()
+    with main_function() as builder:
+        x = T.arg("x", T.buffer((cores, length), "float32"))
+        y = T.arg("y", T.buffer((cores, length), "float32"))
+        work = T.arg("work", T.buffer((2,), "int32"))
+        with (
+            T.parallel(cores) as core,
+            T.serial(work[1]),
+            T.serial(work[0]) as i,
+            T.unroll(_VECTORS) as j,
+            T.vectorized(lanes) as v,
+        ):
+            index = i * block + j * lanes + v
+            T.buffer_store(y, x[core, index] + T.float32(1), [core, index])
+    return builder.get()
 
 
 def chain_function(count: int, loads: int) -> Any:
@@ -214,18 +206,14 @@ def chain_function(count: int, loads: int) -> Any:
         count: int32 values in `chain`.
         loads: How many of them it loads.
     """
-    from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
 
-    with IRBuilder() as builder:
-        with T.prim_func():
-            T.func_name("main")
-            T.func_attr({"tirx.noalias": True})
-            chain = T.arg("chain", T.buffer((count,), "int32"))
-            place = T.arg("place", T.buffer((1,), "int32"))
-            p = T.alloc_buffer((1,), "int32", scope="local")
-            T.buffer_store(p, place[0], [0])
-            with T.serial(loads):
-                T.buffer_store(p, chain[p[0]], [0])
-            T.buffer_store(place, p[0], [0])
-        return builder.get()
+    with main_function() as builder:
+        chain = T.arg("chain", T.buffer((count,), "int32"))
+        place = T.arg("place", T.buffer((1,), "int32"))
+        p = T.alloc_buffer((1,), "int32", scope="local")
+        T.buffer_store(p, place[0], [0])
+        with T.serial(loads):
+            T.buffer_store(p, chain[p[0]], [0])
+        T.buffer_store(place, p[0], [0])
+    return builder.get()

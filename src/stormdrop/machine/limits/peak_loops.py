@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..process.memory import available_memory
-from .measuring import best_window, compile_function
+from .measuring import best_window, compile_function, main_function
 from .peak import Peak
 
 
@@ -84,28 +84,24 @@ def fma_function(cores: int, vectors: int, lanes: int, steps: int) -> Any:
         lanes: float32 values in a vector register.
         steps: Repetitions.
     """
-    from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
 
-    with IRBuilder() as builder:
-        with T.prim_func():
-            T.func_name("main")
-            T.func_attr({"tirx.noalias": True})
-            x = T.arg("x", T.buffer((2, lanes), "float32"))
-            out = T.arg("out", T.buffer((cores, vectors * lanes), "float32"))
-            with T.parallel(cores) as core:
-                r = T.alloc_buffer((vectors * lanes,), "float32", scope="local")
+    with main_function() as builder:
+        x = T.arg("x", T.buffer((2, lanes), "float32"))
+        out = T.arg("out", T.buffer((cores, vectors * lanes), "float32"))
+        with T.parallel(cores) as core:
+            r = T.alloc_buffer((vectors * lanes,), "float32", scope="local")
 
-                def on_registers(statement: Callable[[Any, Any, Any], None]) -> None:
-                    with T.unroll(vectors) as j, T.vectorized(lanes) as v:
-                        statement(j * lanes + v, j, v)
+            def on_registers(statement: Callable[[Any, Any, Any], None]) -> None:
+                with T.unroll(vectors) as j, T.vectorized(lanes) as v:
+                    statement(j * lanes + v, j, v)
 
-                # The start values differ, so that LLVM cannot merge two registers into one.
-                on_registers(lambda index, j, v: T.buffer_store(r, x[0, v] * T.Cast("float32", j), [index]))
-                with T.serial(steps):
-                    on_registers(lambda index, j, v: T.buffer_store(r, r[index] * x[0, v] + x[1, v], [index]))
-                on_registers(lambda index, j, v: T.buffer_store(out, r[index], [core, index]))
-        return builder.get()
+            # The start values differ, so that LLVM cannot merge two registers into one.
+            on_registers(lambda index, j, v: T.buffer_store(r, x[0, v] * T.Cast("float32", j), [index]))
+            with T.serial(steps):
+                on_registers(lambda index, j, v: T.buffer_store(r, r[index] * x[0, v] + x[1, v], [index]))
+            on_registers(lambda index, j, v: T.buffer_store(out, r[index], [core, index]))
+    return builder.get()
 
 
 def copy_function(chunks: int, length: int, lanes: int) -> Any:
@@ -116,15 +112,11 @@ def copy_function(chunks: int, length: int, lanes: int) -> Any:
         length: float32 values in a chunk.
         lanes: float32 values in a vector register; `length` is a multiple of it.
     """
-    from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
 
-    with IRBuilder() as builder:
-        with T.prim_func():
-            T.func_name("main")
-            T.func_attr({"tirx.noalias": True})
-            a = T.arg("a", T.buffer((chunks, length), "float32"))
-            b = T.arg("b", T.buffer((chunks, length), "float32"))
-            with T.parallel(chunks) as chunk, T.serial(length // lanes) as i, T.vectorized(lanes) as v:
-                T.buffer_store(b, a[chunk, i * lanes + v], [chunk, i * lanes + v])
-        return builder.get()
+    with main_function() as builder:
+        a = T.arg("a", T.buffer((chunks, length), "float32"))
+        b = T.arg("b", T.buffer((chunks, length), "float32"))
+        with T.parallel(chunks) as chunk, T.serial(length // lanes) as i, T.vectorized(lanes) as v:
+            T.buffer_store(b, a[chunk, i * lanes + v], [chunk, i * lanes + v])
+    return builder.get()

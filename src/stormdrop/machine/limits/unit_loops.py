@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..cpu import Cpu
 from ..tiles import ask_for_tiles
 from ..units import Unit
-from .measuring import best_window
+from .measuring import best_window, main_function
 from .peak_loops import accumulators
 
 _NAME = "stormdrop_unit"
@@ -206,21 +206,17 @@ def loop_function(loop: Loop, cores: int) -> Any:
     """
     import tvm
     from tvm import tirx
-    from tvm.script.ir_builder import IRBuilder
     from tvm.script.ir_builder import tirx as T
 
-    with IRBuilder() as builder:
-        with T.prim_func():
-            T.func_name("main")
-            T.func_attr({"tirx.noalias": True})
-            x = T.arg("x", T.buffer((len(loop.operands),), "uint8"))
-            out = T.arg("out", T.buffer((cores, 2 * _TILE), "uint8"))
-            steps = T.arg("steps", T.buffer((1,), "int64"))
-            code = tvm.ir.StringImm(loop.code)
-            with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code), T.parallel(cores) as core:
-                arguments = (tirx.address_of(x[0]), tirx.address_of(out[core, 0]), steps[0])
-                T.evaluate(tirx.call_extern("void", _NAME, *arguments))
-        return builder.get()
+    with main_function() as builder:
+        x = T.arg("x", T.buffer((len(loop.operands),), "uint8"))
+        out = T.arg("out", T.buffer((cores, 2 * _TILE), "uint8"))
+        steps = T.arg("steps", T.buffer((1,), "int64"))
+        code = tvm.ir.StringImm(loop.code)
+        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code), T.parallel(cores) as core:
+            arguments = (tirx.address_of(x[0]), tirx.address_of(out[core, 0]), steps[0])
+            T.evaluate(tirx.call_extern("void", _NAME, *arguments))
+    return builder.get()
 
 
 def compiled_loop(loop: Loop, target: Cpu) -> Callable[[int], float]:
