@@ -1,6 +1,7 @@
 """Tunes layers in bfloat16 or in bytes, and times each beside layers of the peers in the same type, in turns.
 
     low_precision.py --type bfloat16 [--shapes M0,Y3] [--time 20] [--rounds 15] [--against torch,openvino] [--show]
+                     [--fresh]
 
 The layers are the 30 of Table 1 and the 20 of networks (`shapes.py`), as far as they multiply matrices or slide a
 window over all channels.
@@ -11,8 +12,8 @@ window over all channels.
                 constant weights on the right. Peers: torch's int8 layers, onnxruntime and OpenVINO.
 
 The share is that of the measured rate of the unit (`stormdrop doctor` shows it). Every shape is saved in
-benchmarks/out/kernels_TYPE.json as soon as it is done, and is not done again. A shape takes half a minute. Run it on an
-idle machine.
+benchmarks/out/kernels_TYPE.jsonl as soon as it is done, and is not done again. A shape takes half a minute. Run it on
+an idle machine.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from beside_peers import time_beside_peers
-from common import add_to_import_path, earlier_entries, machine, save
+from common import OUT, Campaign, add_to_import_path, campaign_parser, machine
 from shapes import MICRO, SHAPES, SKINNY, Shape, chosen
 
 import stormdrop as sd
@@ -63,20 +64,22 @@ class Kind:
 
 def main() -> None:
     options = _options()
-    kind, name = KINDS[options.type], f"kernels_{options.type}"
+    kind = KINDS[options.type]
     host = machine()
     target = sd.Cpu.detect()
     rates = {rate.unit.name: rate.rate for rate in unit_rates(target) if rate.offered and rate.unit.sums == kind.sums}
     host["gops"] = max(rates.values(), default=0.0) / 1e9
-    entries = earlier_entries(name, host)
+    campaign = Campaign(OUT / f"kernels_{options.type}.jsonl", host, options, document="kernels")
     add_to_import_path(Path(__file__).parent)
     print(f"{host['cpu']}, {host['cores']} cores, {host['gops']:.0f} G operations/s of {options.type}")
-    for shape in options.shapes:
-        workload = kind.workload(SHAPES[shape])
-        if workload is not None and not options.show and shape not in entries:
-            entries[shape] = measure(workload, kind, options)
-            save(name, {"machine": host, "kernels": entries})
-    show({shape: entries[shape] for shape in options.shapes if shape in entries}, kind, host["gops"])
+    workloads = {shape: kind.workload(SHAPES[shape]) for shape in options.shapes}
+    setting = {"time": options.time, "search": options.search, "against": options.against}
+    entries = campaign.collect(
+        (shape for shape, workload in workloads.items() if workload is not None),
+        lambda shape: measure(workloads[shape], kind, options),
+        setting,
+    )
+    show(entries, kind, host["gops"])
 
 
 def measure(workload: Any, kind: Kind, options: argparse.Namespace) -> dict[str, Any]:
@@ -189,7 +192,7 @@ KINDS = {
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--type", choices=list(KINDS), required=True)
     every = [name for name, shape in SHAPES.items() if shape.origin not in (MICRO, SKINNY)]
     parser.add_argument("--shapes", type=chosen, default=every)
@@ -197,7 +200,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--time", type=float, default=20.0, help="seconds of tuning per shape")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--search", default="storm")
-    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
     return parser.parse_args()
 
 

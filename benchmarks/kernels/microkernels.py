@@ -1,7 +1,7 @@
 """Tunes the six micro-kernels of the papers and times them beside torch and TensorFlow, in interleaved rounds.
 
-    microkernels.py [--shapes K0,K3] [--searches storm,droplet:preset=paper] [--trials 1000] [--rounds 15] [--again]
-                    [--table]
+    microkernels.py [--shapes K0,K3] [--searches storm,droplet:preset=paper] [--trials 1000] [--rounds 15] [--show]
+                    [--fresh]
 
 They are those of Figure 17 of the Droplet Search paper and of Figure 19 of the DPAnsor paper: matmul, conv2d,
 depthwise convolution, average pooling, sum and ReLU (K0 to K5 in shapes.py). By default each is tuned by `droplet` and
@@ -15,7 +15,7 @@ sketches, among them Winograd for K1, not the templates of TOPI, which has none 
 times (95%) stand beside the papers' test (Student's t, 5%, three samples: `race.similar`).
 
 Every tuning and every race is one line of benchmarks/recorded/microkernels.jsonl as soon as it is done; a second run
-goes on from there. `--table` prints what is kept as Markdown. With 1,000 trials it takes hours. Run it on an idle
+goes on from there. `--show` prints what is kept as Markdown. With 1,000 trials it takes hours. Run it on an idle
 machine.
 """
 
@@ -24,13 +24,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
-from common import keep_line, kept_lines, machine
+from common import RECORDED, Campaign, campaign_parser, machine, markdown
 from race import race, similar
 from shapes import MICRO, SHAPES, chosen
 
@@ -40,7 +41,6 @@ from stormdrop.bench.contender import ContenderSpec
 from stormdrop.bench.peers import OPERATOR_PEERS
 from stormdrop.compare.search_spec import SearchSpec, parse_searches
 
-KEPT = Path(__file__).parents[1] / "recorded" / "microkernels.jsonl"
 MICRO_KERNELS = [name for name, shape in SHAPES.items() if shape.origin == MICRO]
 SEARCHES = (
     "droplet:preset=paper,annealing:preset=paper,evolutionary:preset=paper,dpansor:preset=paper:N=100,"
@@ -52,33 +52,36 @@ PEERS = ("torch", "torch-packed", "tensorflow", "tensorflow-xla")
 def main() -> None:
     options = _options()
     setting = {"trials": options.trials, "seed": options.seed}
-    if not options.table:
+    host = None if options.show else machine()
+    campaign = Campaign(RECORDED / "microkernels.jsonl", host, options, several=True)
+    if not options.show:
         for name in options.shapes:
-            complete(options.file, name, options.searches, setting, options)
-    kept = [entry for entry in kept_lines(options.file) if all(entry[key] == value for key, value in setting.items())]
+            complete(campaign, name, options.searches, setting, options)
+    kept = [entry for entry in campaign.entries if all(entry[key] == value for key, value in setting.items())]
     print(table([entry for entry in kept if entry["shape"] in options.shapes]))
 
 
 def complete(
-    path: Path, name: str, searches: Sequence[SearchSpec], setting: Mapping[str, Any], options: argparse.Namespace
+    campaign: Campaign,
+    name: str,
+    searches: Sequence[SearchSpec],
+    setting: Mapping[str, Any],
+    options: argparse.Namespace,
 ) -> None:
     """Tunes a kernel with the searches that are missing, and races the results with the peers."""
     key = {"shape": name, **setting}
-    kept = [] if options.again else kept_lines(path)
-    kept = [entry for entry in kept if all(entry[part] == value for part, value in key.items())]
-    done = {entry["search"]: entry for entry in kept if "search" in entry}
-    for search in searches:
-        if search.label not in done:
-            print(f"{name}: {search.label}", file=sys.stderr, flush=True)
-            done[search.label] = {**key, "search": search.label, **tuned(name, search, options.trials, options.seed)}
-            keep_line(path, done[search.label])
-    contenders = [search.label for search in searches]
-    if not any(entry.get("race") and entry["contenders"] == [*contenders, *options.against] for entry in kept):
-        working = [done[label] for label in contenders if done[label]["best"] is not None]
+    done = [
+        campaign.once({**key, "search": search.label}, partial(tuned, name, search, options.trials, options.seed))
+        for search in searches
+    ]
+
+    def raced() -> dict[str, Any]:
+        working = [tuning for tuning in done if tuning["best"] is not None]
         if not working:
-            sys.exit(f"{name}: no search has found a kernel that works: {done[contenders[0]]['error']}")
-        raced = race(specs(name, working, options), working[0]["search"], options.rounds)
-        keep_line(path, {**key, "contenders": [*contenders, *options.against], "machine": machine(), "race": raced})
+            sys.exit(f"{name}: no search has found a kernel that works: {done[0]['error']}")
+        return {"race": race(specs(name, working, options), working[0]["search"], options.rounds)}
+
+    campaign.once({**key, "contenders": [*(search.label for search in searches), *options.against]}, raced)
 
 
 def tuned(name: str, search: SearchSpec, trials: int, seed: int) -> dict[str, Any]:
@@ -122,8 +125,8 @@ def table(entries: Sequence[Mapping[str, Any]]) -> str:
     """A row per kernel and contender, in Markdown."""
     tunings = {(entry["shape"], entry["search"]): entry for entry in entries if "search" in entry}
     races = {entry["shape"]: entry["race"] for entry in entries if "race" in entry}
-    lines = ["| kernel | contender | time | over the fastest | the same by the papers' test | tuning |"]
-    lines.append("|---" * 6 + "|")
+    headings = ["kernel", "contender", "time", "over the fastest", "the same by the papers' test", "tuning"]
+    rows = []
     for shape, raced in races.items():
         kernel = SHAPES[shape].workload().name
         times = {name: figures for name, figures in raced.items() if name != "disturbed"}
@@ -136,23 +139,20 @@ def table(entries: Sequence[Mapping[str, Any]]) -> str:
             ratio = figures["seconds"] / times[fastest]["seconds"]
             low, high = figures["interval"]
             time = f"{1e3 * figures['seconds']:.4f} ms ({1e3 * low:.4f} to {1e3 * high:.4f})"
-            lines.append(f"| {kernel} | {name}{wrong} | {time} | {ratio:.3f} | {'yes' if same else 'no'} | {effort} |")
+            rows.append([kernel, f"{name}{wrong}", time, f"{ratio:.3f}", "yes" if same else "no", effort])
         missing = [label for (of, label), tuning in tunings.items() if of == shape and tuning["best"] is None]
-        lines += [f"| {kernel} | {label} | failed | | | {tunings[shape, label]['error']} |" for label in missing]
-    return "\n".join(lines)
+        rows += [[kernel, label, "failed", "", "", tunings[shape, label]["error"]] for label in missing]
+    return markdown(headings, rows)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--shapes", default=",".join(MICRO_KERNELS), help="kernels, separated by commas (%(default)s)")
     parser.add_argument("--searches", default=SEARCHES, help="searches, separated by commas (%(default)s)")
     parser.add_argument("--trials", type=int, default=1000, help="the most candidates of a tuning (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of a race (%(default)s)")
     parser.add_argument("--against", default=",".join(PEERS), help="peers, separated by commas (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
-    parser.add_argument("--file", type=Path, default=KEPT, help="what is kept (%(default)s)")
-    parser.add_argument("--again", action="store_true", help="tune and race again what is kept")
-    parser.add_argument("--table", action="store_true", help="print what is kept, and measure nothing")
     options = parser.parse_args()
     options.shapes, options.searches = chosen(options.shapes, MICRO_KERNELS), parse_searches(options.searches)
     options.against = [peer for peer in options.against.split(",") if peer]

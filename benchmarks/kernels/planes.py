@@ -1,6 +1,6 @@
 """The 17 x 17 planes of the Droplet Search paper: is there a way from the canonical kernel to the best of the plane?
 
-    planes.py [--planes mm2d_ijk,conv3_ij] [--show]
+    planes.py [--planes mm2d_ijk,conv3_ij] [--show] [--fresh]
 
 Section 4.1 and Figure 10: a matrix product (mm2d) and a convolution (conv3), whose two innermost loops are tiled with
 0, 8, 16, ..., 128. `plain_loops.py` says what of them is the paper's and what is ours. The paper has six machines and
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[1] / "searches"))
 
 import plain_loops
-from common import OUT, add_to_import_path, earlier_entries, machine, save
+from common import OUT, Campaign, add_to_import_path, campaign_parser, machine
 from record_space import record
 from slices import draw, measure, show
 
@@ -32,6 +32,7 @@ from stormdrop.compare import recordings
 from stormdrop.ir.workload import Workload
 from stormdrop.sketches.fingerprint import space_of
 from stormdrop.sketches.template import Template
+from stormdrop.space import Space
 
 PLANES: Mapping[str, tuple[Callable[[], Workload], Template]] = {
     "mm2d_ijk": (plain_loops.mm2d, plain_loops.ijk),
@@ -45,40 +46,48 @@ _NAME = "planes"
 
 def main() -> None:
     options = _options()
-    host = machine()
-    entries = earlier_entries(_NAME, host)
+    host, target = machine(), sd.Cpu.detect()
+    campaign = Campaign(OUT / f"{_NAME}.jsonl", host, options, document="kernels")
     add_to_import_path(Path(__file__).parent)  # the workers import the templates
-    for name in options.planes:
+
+    def setting(name: str) -> dict[str, Any]:
         kernel, loops = PLANES[name]
-        if not options.show:
-            entries[name] = measured(name, kernel(), loops)
-            save(_NAME, {"machine": host, "kernels": entries})
-    chosen = {name: entries[name] for name in options.planes if name in entries}
-    if not chosen:
-        sys.exit(f"none of {', '.join(options.planes)} was measured yet: run this script without --show")
+        return {"sketches": {loops.name: _space(kernel(), loops, target).fingerprint}}
+
+    def work(name: str) -> dict[str, Any]:
+        kernel, loops = PLANES[name]
+        return measured(name, kernel(), loops, fresh=options.fresh)
+
+    entries = campaign.collect(options.planes, work, setting)
     print(f"{host['cpu']}, {host['cores']} cores")
-    show(chosen)
-    print(draw(chosen, _NAME))
+    show(entries)
+    print(draw(entries, _NAME))
 
 
-def measured(name: str, workload: Workload, loops: Template, folder: Path = OUT) -> dict[str, Any]:
-    """Measures a plane twice, as far as that is not done, and describes it as `slices.measure` does."""
+def measured(
+    name: str, workload: Workload, loops: Template, folder: Path = OUT, *, fresh: bool = False
+) -> dict[str, Any]:
+    """Measures a plane twice, as far as that is not done or `fresh`, and describes it as `slices.measure` does."""
     target = sd.Cpu.detect()
-    space = space_of(loops, workload, target)
-    if space is None:
-        raise ValueError(f"{loops.name} does not take {workload.name}")
+    space = _space(workload, loops, target)
     files = [folder / f"plane_{name}_{number}.jsonl.gz" for number in (1, 2)]
     for seed, file in enumerate(files):
         ledger = file.with_name(file.name.replace(".jsonl.gz", ".ledger.jsonl"))
-        record(workload, target, [(loops, space)], ledger, file, seed=seed)
+        record(workload, target, [(loops, space)], ledger, file, seed=seed, fresh=fresh)
     knobs = [knob.name for knob in space.knobs]
     return measure([recordings.load(file) for file in files], knobs, {})
 
 
+def _space(workload: Workload, loops: Template, target: sd.Cpu) -> Space:
+    space = space_of(loops, workload, target)
+    if space is None:
+        raise ValueError(f"{loops.name} does not take {workload.name}")
+    return space
+
+
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--planes", default=",".join(PLANES), help="planes, separated by commas (%(default)s)")
-    parser.add_argument("--show", action="store_true", help="print and draw what is saved, and measure nothing")
     options = parser.parse_args()
     options.planes = options.planes.split(",")
     if unknown := [name for name in options.planes if name not in PLANES]:

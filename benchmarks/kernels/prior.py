@@ -1,6 +1,6 @@
 """How often the prior is right: the times that it expects of schedules beside the measured ones.
 
-    prior.py [--shapes M0,R2] [--points 30] [--time 10] [--show]
+    prior.py [--shapes M0,R2] [--points 30] [--time 10] [--show] [--fresh]
 
 `--points` random points of the space of every sketch that applies to a shape are measured. The lowest of three samples
 counts, because disturbances only make a kernel slower.
@@ -15,7 +15,7 @@ schedule). It is compared in one race with the best that storm finds in `--time`
 first choice only, `all` with all sketches that apply. 1.00 means that searching gained nothing. `across` is the rank
 correlation over the points of all sketches that estimate, if several do.
 
-Every shape is saved with all points in benchmarks/out/prior.json as soon as it is done. The next run with the same
+Every shape is saved with all points in benchmarks/out/prior.jsonl as soon as it is done. The next run with the same
 `--points` and `--time` skips it, unless its sketches have changed. 29 shapes take a quarter of an hour. Run it on an
 idle machine.
 """
@@ -35,7 +35,7 @@ from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import earlier_entries, machine, save
+from common import OUT, Campaign, campaign_parser, machine
 from shapes import SHAPES, chosen
 from spaces import fingerprints
 
@@ -54,27 +54,22 @@ CHOSEN = "M0,M1,M4,Y0,Y2,Y3,Y6,Y9,R0,R1,R2,R4,R7,R11,R12,K0,MB0,MB1,MB3,DN1,IN2,
 
 TOP = 5
 
-_NAME = "prior"
-
 
 def main() -> None:
     options = _options()
     host = machine()
-    entries = earlier_entries(_NAME, host)
+    campaign = Campaign(OUT / "prior.jsonl", host, options, document="kernels")
+
+    def setting(name: str) -> dict[str, Any]:
+        versions = fingerprints(SHAPES[name].workload())
+        return {"points": options.points, "time": options.time, "sketches": versions}
+
     with WorkerPool(host["cores"]) as pool:
-        for name in options.shapes:
-            setting = {"points": options.points, "time": options.time}
-            versions = {"sketches": fingerprints(SHAPES[name].workload())}
-            known = entries.get(name, {})
-            if options.show or all(known.get(key) == value for key, value in {**setting, **versions}.items()):
-                continue
-            print(name, file=sys.stderr)
-            entries[name] = {**setting, **versions, **measure(SHAPES[name].workload(), options, pool)}
-            save(_NAME, {"machine": host, "kernels": entries})
-    chosen = {name: entries[name] for name in options.shapes if name in entries}
-    if chosen:
-        print(f"{host['cpu']}, {host['cores']} cores")
-        show(chosen)
+        entries = campaign.collect(
+            options.shapes, lambda name: measure(SHAPES[name].workload(), options, pool), setting
+        )
+    print(f"{host['cpu']}, {host['cores']} cores")
+    show(entries)
 
 
 def measure(workload: Any, options: argparse.Namespace, pool: WorkerPool) -> dict[str, Any]:
@@ -236,11 +231,10 @@ def _spread(ratios: Sequence[float], name: str, worst: Any) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--shapes", default=CHOSEN, help="shapes, separated by commas (%(default)s)")
     parser.add_argument("--points", type=int, default=30, help="random points of each sketch (%(default)s)")
     parser.add_argument("--time", type=float, default=10.0, help="seconds of each tuning (%(default)s)")
-    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
     options = parser.parse_args()
     options.shapes = chosen(options.shapes)
     return options

@@ -1,12 +1,12 @@
 """Tunes 68 kernels from nothing, and times each beside all its peers, in interleaved rounds.
 
-    run.py [--shapes R2,Y3,M] [--time 20] [--rounds 15] [--against torch,onnxruntime] [--search storm] [--resume]
+    run.py [--shapes R2,Y3,M] [--time 20] [--rounds 15] [--against torch,onnxruntime] [--search storm] [--show]
+           [--fresh]
 
-Every shape is saved in benchmarks/out/kernels.json as soon as it is done, so an interrupted run goes on with
-`--resume`. Without `--resume` the named shapes are measured again; the other saved shapes stay, unless their sketches
-have changed. `--skip-tuning` times the saved schedules. `--show` prints and draws what is saved, and measures nothing.
-`--direct` leaves out the sketches that do not compute the plain sum (Winograd) and has its own file,
-kernels_direct.json; shapes that have no such sketch are taken from kernels.json if they are saved there.
+Every shape is saved in benchmarks/out/kernels.jsonl as soon as it is done, and is not measured again with the same
+options, unless its sketches have changed. `--skip-tuning` times the saved schedules. `--show` prints and draws what is
+saved, and measures nothing. `--direct` leaves out the sketches that do not compute the plain sum (Winograd) and has its
+own file, kernels_direct.jsonl; shapes that have no such sketch are taken from kernels.jsonl if they are saved there.
 
 The bytes of a kernel are every input and output once. Memory-bound kernels whose bytes fit into the caches (all L2 and
 the L3 together) are listed separately. If the bytes of a memory-bound kernel do not fit, a copy of as many bytes takes
@@ -20,13 +20,14 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from beside_peers import time_beside_peers
-from common import OUT, earlier_entries, machine, save
+from common import OUT, Campaign, campaign_parser, machine
 from figures import draw
 from results import LOWEST, row, summary
 from shapes import MEMORY, SHAPES, Shape, kind, moved
@@ -47,24 +48,32 @@ HEADINGS = (
 )
 
 
+_OF_TUNING = {"time": "budget", "search": "search", "seed": "seed"}
+"""By the parts of a setting: their names in what is saved of a tuning."""
+
+
 def main() -> None:
     options = _options()
     host, name = machine(), "kernels_direct" if options.direct else "kernels"
-    entries = earlier_entries(name, host, "shapes")
-    entries = {shape_name: entry for shape_name, entry in entries.items() if _is_current(entry)}
-    taken = _without_choice(earlier_entries("kernels", host, "shapes"), options) if options.direct else {}
-    entries.update(taken)
+    campaign = Campaign(OUT / f"{name}.jsonl", host, options, retries=True, document="shapes")
+    setting = {"time": options.time, "search": options.search, "seed": options.seed, "against": options.against}
+    taken = _without_choice(Campaign(OUT / "kernels.jsonl", host, document="shapes"), setting) if options.direct else {}
+    entries = {**_saved(campaign), **taken}
     print(f"{host['cpu']}, {host['cores']} cores, {host['peak_gflops']:.0f} GFLOP/s, ", end="")
     print(f"{host['bandwidth_gbs']:.1f} GB/s, {host['versions']}\n\n{HEADINGS}")
     for shape in options.shapes:
         known = entries.get(shape.name)
-        if not options.show and shape.name not in taken and not (options.resume and known and "bench" in known):
-            if options.skip_tuning and not (known and "tuned" in known):
+        if not options.show and shape.name not in taken:
+            key = {"name": shape.name, "sketches": fingerprints(shape.workload())}
+            if not options.skip_tuning:
+                entries[shape.name] = campaign.once(key, partial(measure, shape, options, host), setting)
+            elif known and "tuned" in known:
+                tuned = {part: known["tuned"][name] for part, name in _OF_TUNING.items()}
+                entry = measure(shape, options, host, known)
+                entries[shape.name] = campaign.keep({**key, **setting, **tuned, **entry})
+            else:
                 print(f"{shape.name:<5}has not been tuned yet")
                 continue
-            entries[shape.name] = measure(shape, options, host, known if options.skip_tuning else None)
-            entries = {shape_name: entries[shape_name] for shape_name in SHAPES if shape_name in entries}
-            save(name, {"machine": host, "summary": summary(_rows(entries, host)), "shapes": entries})
         if shape.name in entries:
             print(_line(entries[shape.name], host), flush=True)
     print()
@@ -73,14 +82,15 @@ def main() -> None:
     failed = [shape_name for shape_name, entry in chosen.items() if "bench" not in entry]
     for line in [*_summary_lines(totals), *([f"FAILED: {', '.join(failed)}"] if failed else [])]:
         print(line)
-    if drawn := [figures for figures in _rows(entries, host) if figures["ratio"] is not None]:
+    every = {name: entries[name] for name in SHAPES if name in entries}
+    if drawn := [figures for figures in _rows(every, host) if figures["ratio"] is not None]:
         draw(OUT / f"{name}.png", host, drawn)
         print(OUT / f"{name}.png")
     sys.exit(bool(failed or totals["wrong"]))
 
 
 def measure(
-    shape: Shape, options: argparse.Namespace, host: Mapping[str, Any], known: Mapping[str, Any] | None
+    shape: Shape, options: argparse.Namespace, host: Mapping[str, Any], known: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Tunes one shape, times it beside its peers, and returns its entry.
 
@@ -91,14 +101,11 @@ def measure(
     workload, target = shape.workload(), sd.Cpu.detect()
     size = moved(workload)
     entry: dict[str, Any] = {
-        "name": shape.name,
         "origin": shape.origin,
         "workload": workload.name,
         "flops": workload.flops,
         "bytes": size,
         "kind": kind(workload, host["peak_gflops"], host["bandwidth_gbs"]),
-        "sketches": fingerprints(workload),
-        "against": options.against,
         "in_cache": size <= target.caches,
     }
     try:
@@ -121,24 +128,25 @@ def measure(
     return entry
 
 
-def _without_choice(entries: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """The entries with these options of the shapes that have no inexact sketch: `--direct` changes nothing for them."""
-    target = sd.Cpu.detect()
-    setting = {"search": options.search, "budget": options.time, "seed": options.seed}
+def _saved(campaign: Campaign) -> dict[str, Any]:
+    """The last entry of every shape that was measured with its sketches as they are now."""
+    entries = {entry["name"]: entry for entry in campaign.entries}
     return {
-        name: entry
-        for name, entry in entries.items()
-        if "bench" in entry
-        and _is_current(entry)
-        and all(entry["tuned"][key] == value for key, value in setting.items())
-        and entry["against"] == options.against
-        and not any(sketch.max_error for sketch, _ in sketches_for(SHAPES[name].workload(), target))
+        name: entry for name, entry in entries.items() if entry.get("sketches") == fingerprints(SHAPES[name].workload())
     }
 
 
-def _is_current(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry was measured with the sketches as they are now."""
-    return entry.get("sketches") == fingerprints(SHAPES[entry["name"]].workload())
+def _without_choice(campaign: Campaign, setting: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries with this setting of the shapes that have no inexact sketch: `--direct` changes nothing for them."""
+    target = sd.Cpu.detect()
+    return {
+        name: entry
+        for name in {entry["name"]: None for entry in campaign.entries}
+        if not any(sketch.max_error for sketch, _ in sketches_for(SHAPES[name].workload(), target))
+        and (entry := campaign.known({"name": name, "sketches": fingerprints(SHAPES[name].workload())}, setting))
+        and "bench" in entry
+        and all(entry["tuned"][part] == setting[name] for name, part in _OF_TUNING.items())
+    }
 
 
 def _tuned(workload: Any, options: argparse.Namespace, begin: float) -> dict[str, Any]:
@@ -230,17 +238,15 @@ def _interval(bounds: Any) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--shapes", default=",".join(SHAPES), help="names, or letters of families (default: all)")
     parser.add_argument("--time", type=float, default=20.0, help="seconds of tuning per shape (%(default)s)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="the most rounds with the peers (%(default)s)")
     parser.add_argument("--against", default=",".join(OPERATOR_PEERS), help="peers, separated by commas (%(default)s)")
     parser.add_argument("--search", default="storm", help="the search to tune with (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
-    parser.add_argument("--resume", action="store_true", help="skip the shapes that are saved already")
     parser.add_argument("--skip-tuning", action="store_true", help="time the saved schedules, and tune nothing")
     parser.add_argument("--direct", action="store_true", help="leave out sketches that do not compute the plain sum")
-    parser.add_argument("--show", action="store_true", help="print and draw what is saved, and measure nothing")
     options = parser.parse_args()
     wanted = options.shapes.split(",")
     families = {name.rstrip("0123456789") for name in SHAPES}

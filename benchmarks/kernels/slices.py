@@ -1,6 +1,6 @@
 """The droplet expectation on kernels of this machine: planes of two knobs, with every point measured.
 
-    slices.py [--slices conv3x3_rows,softmax] [--show]
+    slices.py [--slices conv3x3_rows,softmax] [--show] [--fresh]
 
 Droplet Search paper, Definition 3.6, section 4.1 and Figure 10: from the unoptimized kernel a chain of ever faster
 neighbours leads to the optimum. A slice is a plane on which two knobs vary; the other knobs have the values of the
@@ -17,7 +17,7 @@ lowest values, stands for the unoptimized kernel. A line of the plane has *one v
 have the same end. It is *convex* if no second difference along it is negative beyond the noise (all steps of a knob
 count as equal). `margin` is how far two times may differ by noise; if it is large, a slice says little.
 
-Every slice is saved in benchmarks/out/slices.json as soon as it is done. The next run skips it unless its sketch has
+Every slice is saved in benchmarks/out/slices.jsonl as soon as it is done. The next run skips it unless its sketch has
 changed. All slices take a quarter of an hour. Run it on an idle machine.
 """
 
@@ -39,11 +39,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, earlier_entries, machine, save
+from common import OUT, Campaign, campaign_parser, machine
 from matplotlib.image import imsave
-from spaces import fingerprints
+from spaces import fingerprints, workload_of
 
-import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.compare.landscape import Landscape, landscape
 from stormdrop.compare.search_run import run_search
@@ -87,22 +86,19 @@ Neighbours = Callable[[Point], Sequence[Point]]
 def main() -> None:
     options = _options()
     host = machine()
-    entries = earlier_entries(_NAME, host)
-    for name in options.slices:
+    campaign = Campaign(OUT / f"{_NAME}.jsonl", host, options, document="kernels")
+
+    def setting(name: str) -> dict[str, Any]:
+        return {"sketches": fingerprints(workload_of(SLICES[name][0]))}
+
+    def work(name: str) -> dict[str, Any]:
         text, knobs, fixed = SLICES[name]
-        operator, *arguments = text.split()
-        workload = sd.operators.create(operator, dict(argument.split("=") for argument in arguments))
-        versions = fingerprints(workload)
-        if options.show or entries.get(name, {}).get("sketches") == versions:
-            continue
-        print(f"{name}: {text}", file=sys.stderr)
-        entries[name] = {"sketches": versions, **measure((workload, workload), knobs, fixed)}
-        save(_NAME, {"machine": host, "kernels": entries})
-    chosen = {name: entries[name] for name in options.slices if name in entries}
-    if chosen:
-        print(f"{host['cpu']}, {host['cores']} cores")
-        show(chosen)
-        print(draw(chosen, _NAME))
+        return measure([workload_of(text)] * 2, knobs, fixed)
+
+    entries = campaign.collect(options.slices, work, setting)
+    print(f"{host['cpu']}, {host['cores']} cores")
+    show(entries)
+    print(draw(entries, _NAME))
 
 
 def measure(grounds: Sequence[Workload | Recording], knobs: Sequence[str], fixed: Mapping[str, str]) -> dict[str, Any]:
@@ -357,9 +353,8 @@ def draw(entries: Mapping[str, Mapping[str, Any]], script: str) -> Path:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--slices", default=",".join(SLICES), help="slices, separated by commas (%(default)s)")
-    parser.add_argument("--show", action="store_true", help="print and draw what is saved, and measure nothing")
     options = parser.parse_args()
     options.slices = options.slices.split(",")
     if unknown := [name for name in options.slices if name not in SLICES]:

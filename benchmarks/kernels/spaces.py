@@ -1,6 +1,6 @@
 """How large the spaces of each operator are, and how long searches take on them until they converge.
 
-    spaces.py [--operators conv2d,softmax] [--time 20] [--seeds 2] [--show]
+    spaces.py [--operators conv2d,softmax] [--time 20] [--seeds 2] [--show] [--fresh]
 
 Spaces come from three sources: our sketches (those that `sd.tune` searches), sketches that rules derive as Ansor does,
 and MetaSchedule's own design spaces. droplet and storm search ours from nothing. A search *ends* if it converges or has
@@ -23,10 +23,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import earlier_entries, machine, save
+from common import OUT, Campaign, campaign_parser, machine
 
 import stormdrop as sd
 from stormdrop.cli.output import table
+from stormdrop.ir.workload import Workload
 from stormdrop.sketches.meta_schedule import meta_schedule_sketches
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.sketches.rules import derive
@@ -55,27 +56,30 @@ concatenate shape=56x56x64 shape2=56x56x32 axis=2
 """.strip().splitlines()
 SEARCHES = ("droplet", "storm")
 
-_NAME = "spaces"
-
 
 def main() -> None:
     options = _options()
     host = machine()
-    entries = earlier_entries(_NAME, host)
-    for text in options.kernels:
-        operator, *arguments = text.split()
-        workload = sd.operators.create(operator, dict(argument.split("=") for argument in arguments))
-        setting = {"operator": operator, "time": options.time, "seeds": options.seeds, "sketches": _ours(workload)}
-        known = entries.get(text, {})
-        if options.show or all(known.get(key) == value for key, value in setting.items()):
-            continue
-        print(text, file=sys.stderr)
-        points = sum(sketch["points"] for sketch in setting["sketches"])
-        entries[text] = {**setting, "derived": _derived(workload), "runs": _runs(workload, points, options)}
-        save(_NAME, {"machine": host, "kernels": entries})
+    campaign = Campaign(OUT / "spaces.jsonl", host, options, document="kernels")
+
+    def setting(text: str) -> dict[str, Any]:
+        sketches = _ours(workload_of(text))
+        return {"operator": text.split()[0], "time": options.time, "seeds": options.seeds, "sketches": sketches}
+
+    def work(text: str) -> dict[str, Any]:
+        workload = workload_of(text)
+        points = sum(sketch["points"] for sketch in _ours(workload))
+        return {"derived": _derived(workload), "runs": _runs(workload, points, options)}
+
+    entries = campaign.collect(options.kernels, work, setting)
     print(f"{host['cpu']}, {host['cores']} cores")
-    chosen = {text: entries[text] for text in options.kernels if text in entries}
-    show(chosen)
+    show(entries)
+
+
+def workload_of(text: str) -> Workload:
+    """The kernel of an operator and its arguments, such as "matmul m=512 n=512 k=512"."""
+    operator, *arguments = text.split()
+    return sd.operators.create(operator, dict(argument.split("=") for argument in arguments))
 
 
 def fingerprints(workload: Any) -> dict[str, str]:
@@ -170,11 +174,10 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--operators", help="operators, separated by commas (default: all)")
     parser.add_argument("--time", type=float, default=20.0, help="the most seconds of a run (%(default)s)")
     parser.add_argument("--seeds", type=int, default=2, help="runs of each search (%(default)s)")
-    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error("--seeds must be 1 or more")

@@ -14,7 +14,6 @@ an idle machine.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -25,13 +24,14 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import metaschedule_peer
-from common import OUT, add_to_import_path, keep_line, kept_lines, machine
+from common import OUT, Campaign, add_to_import_path, campaign_parser, machine
 from shapes import SHAPES, Shape, chosen
 
 import stormdrop as sd
@@ -51,35 +51,30 @@ BATCH = 64  # MetaSchedule's default
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--shapes", default=",".join(THREE), help="shapes, separated by commas (%(default)s)")
     parser.add_argument("--trials", type=int, default=256, help="trials of each tuning (%(default)s)")
     parser.add_argument("--seeds", type=int, default=3, help="tunings of each shape and strategy (%(default)s)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each race (%(default)s)")
-    parser.add_argument("--file", type=Path, default=OUT / "tune_tir.jsonl", help="what is kept (%(default)s)")
-    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
     options = parser.parse_args()
     threads.configure()
+    campaign = Campaign(OUT / "tune_tir.jsonl", None if options.show else machine(), options)
     if not options.show:
-        options.file.parent.mkdir(parents=True, exist_ok=True)
         shapes = [SHAPES[name] for name in chosen(options.shapes)]
         for seed in range(options.seeds):
             for shape in shapes:
-                complete(options.file, shape, seed, options.trials, options.rounds)
-    show(kept_lines(options.file))
+                complete(campaign, shape, seed, options.trials, options.rounds)
+    show(campaign.entries)
 
 
-def complete(path: Path, shape: Shape, seed: int, trials: int, rounds: int) -> None:
+def complete(campaign: Campaign, shape: Shape, seed: int, trials: int, rounds: int) -> None:
     """Tunes a shape with the strategies that are missing, and races the results."""
     key = {"shape": shape.name, "seed": seed, "trials": trials}
-    saved = [each for each in kept_lines(path) if all(each[name] == value for name, value in key.items())]
-    done = {each["strategy"]: each for each in saved if "strategy" in each}
-    for strategy in STRATEGIES:
-        if strategy not in done:
-            done[strategy] = {**key, "strategy": strategy, **tuned(shape, strategy, seed, trials)}
-            keep_line(path, done[strategy])
-    if not any("race" in each for each in saved):
-        keep_line(path, {**key, "machine": machine(), "race": raced(shape, done, rounds)})
+    done = {
+        strategy: campaign.once({**key, "strategy": strategy}, partial(tuned, shape, strategy, seed, trials))
+        for strategy in STRATEGIES
+    }
+    campaign.once(key, lambda: {"race": raced(shape, done, rounds)}, has="race")
 
 
 def tuned(shape: Shape, strategy: str, seed: int, trials: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Tunes products of one row with coded weights, and times them beside the peers and the rate of reading the codes.
 
-    weight_only.py [--shapes 768x768,4096x4096] [--bits 4] [--rows 1] [--time 20] [--rounds 15] [--show]
+    weight_only.py [--shapes 768x768,4096x4096] [--bits 4] [--rows 1] [--time 20] [--rounds 15] [--show] [--fresh]
 
 A shape is K x N: layers of BERT, of a language model of seven thousand million parameters, and the last layer of one.
 Weights have 4 or 8 bits, with a scale for each 32 or 128 of them, or for each row (8 bits). The peers are torch,
@@ -9,8 +9,8 @@ onnxruntime (MatMulNBits) and OpenVINO; data and sums are float32 in all of them
 With one row of data, reading the weights is all that takes time. So the share is the rate at which codes and scales are
 read over the rate at which this machine reads arrays of that size again and again (`stormdrop doctor`).
 
-Every layer is saved in benchmarks/out/weight_only.json as soon as it is done, and is not done again. A layer takes half
-a minute. Run it on an idle machine.
+Every layer is saved in benchmarks/out/weight_only.jsonl as soon as it is done, and is not done again. A layer takes
+half a minute. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from beside_peers import time_beside_peers
-from common import add_to_import_path, earlier_entries, machine, save
+from common import OUT, Campaign, add_to_import_path, campaign_parser, machine
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -44,24 +44,19 @@ PEERS = {
     "onnxruntime": "weight_only_peers:OnnxruntimeCodes",
     "openvino": "weight_only_peers:OpenvinoCodes",
 }
-_NAME = "weight_only"
 _TOLERANCE = 1e-3  # float32, with sums in any order
 
 
 def main() -> None:
     options = _options()
     host = machine()
-    target = sd.Cpu.detect()
-    rates = memory_rates(target)
-    entries = earlier_entries(_NAME, host)
+    rates = memory_rates(sd.Cpu.detect())
+    campaign = Campaign(OUT / "weight_only.jsonl", host, options, document="kernels")
     add_to_import_path(Path(__file__).parent)
-    chosen = [name for name, _ in _layers(options)]
+    layers = dict(_layers(options))
     print(f"{host['cpu']}, {host['cores']} cores, {rates.read[-1] / 1e9:.1f} GB/s from memory")
-    for name, arguments in [] if options.show else _layers(options):
-        if name not in entries:
-            entries[name] = measure(arguments, rates, options)
-            save(_NAME, {"machine": host, "kernels": entries})
-    show({name: entries[name] for name in chosen if name in entries})
+    setting = {"time": options.time, "search": options.search}
+    show(campaign.collect(layers, lambda name: measure(layers[name], rates, options), setting))
 
 
 def _layers(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, int]]]:
@@ -127,21 +122,19 @@ def show(entries: Mapping[str, Any]) -> None:
         others += [f"{peer}: {reason[:40]}" for peer, reason in entry["bench"]["skipped"].items()]
         others += [f"WRONG: {each['name']} {each['max_error']:.0e}" for each in (ours, *peers) if not each["agrees"]]
         rows.append([*row, *[""] * (5 - len(row)), ", ".join(others)])
-    if rows:
-        table(["K x N", "ours (us)", "GB/s", "share", "best peer, its time / ours", "others"], rows)
+    table(["K x N", "ours (us)", "GB/s", "share", "best peer, its time / ours", "others"], rows)
     if ratios:
         print(f"geometric mean of the best peer's time over ours: {statistics.geometric_mean(ratios):.2f}")
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--shapes", default=",".join(SHAPES), help="K x N, separated by commas (%(default)s)")
     parser.add_argument("--bits", default="4,8", help="bits of a weight, separated by commas (%(default)s)")
     parser.add_argument("--rows", type=int, default=1, help="rows of the data (%(default)s)")
     parser.add_argument("--time", type=float, default=20.0, help="seconds of tuning per layer (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds with the peers (%(default)s)")
     parser.add_argument("--search", default="storm", help="the search to tune with (%(default)s)")
-    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
     options = parser.parse_args()
     options.shapes, options.bits = options.shapes.split(","), [int(bits) for bits in options.bits.split(",")]
     if unknown := [bits for bits in options.bits if bits not in CODES]:

@@ -1,13 +1,13 @@
 """Winograd beside the direct sketch: every convolution of stride 1 with a window of the kernel benchmark.
 
-    winograd.py [--shapes Y1,R2] [--time 8] [--rounds 15] [--show]
+    winograd.py [--shapes Y1,R2] [--time 8] [--rounds 15] [--show] [--fresh]
 
 storm tunes the direct sketch and the Winograd sketches with tiles of 2 and of 4 outputs along each axis, each for
 `--time` seconds. Then their best schedules take turns. `speed` is the time of the direct schedule over theirs, round by
 round, with its 95% interval; for 3x3 windows the bounds are 2.25 and 4, by the number of multiplications. `error` is
 max|difference| / max|reference| with normal random inputs; the reference is NumPy's in float64.
 
-Every shape is saved in benchmarks/out/winograd.json as soon as it is done. The next run with the same `--time` and
+Every shape is saved in benchmarks/out/winograd.jsonl as soon as it is done. The next run with the same `--time` and
 `--rounds` skips it, unless its sketches have changed. Seventeen shapes take eight minutes. Run it on an idle machine.
 """
 
@@ -24,11 +24,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import earlier_entries, machine, save
+from common import OUT, Campaign, campaign_parser, machine
 from shapes import SHAPES, chosen
 
 import stormdrop as sd
-from stormdrop.cli.output import table
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
@@ -39,30 +38,24 @@ from stormdrop.trial import Candidate
 
 SKETCHES = (RegisterBlocked(), Winograd(2), Winograd(4))
 
-_NAME = "winograd"
-
 
 def main() -> None:
     options = _options()
-    host = machine()
-    entries = earlier_entries(_NAME, host)
+    host, target = machine(), sd.Cpu.detect()
+    campaign = Campaign(OUT / "winograd.jsonl", host, options, document="kernels")
+
+    def setting(name: str) -> dict[str, Any]:
+        spaces = [sketch.space(SHAPES[name].workload(), target) for sketch in SKETCHES]
+        versions = {space.name: space.fingerprint for space in spaces if space is not None}
+        return {"time": options.time, "rounds": options.rounds, "sketches": versions}
+
+    def work(name: str) -> dict[str, Any]:
+        workload = SHAPES[name].workload()
+        return {"workload": workload.name, "kernels": measure(workload, options, pool)}
+
     with WorkerPool(host["cores"]) as pool:
-        for name in options.shapes:
-            workload = SHAPES[name].workload()
-            target = sd.Cpu.detect()
-            spaces = [sketch.space(workload, target) for sketch in SKETCHES]
-            versions = {space.name: space.fingerprint for space in spaces if space is not None}
-            setting = {"time": options.time, "rounds": options.rounds, "sketches": versions}
-            known = entries.get(name, {})
-            if options.show or all(known.get(key) == value for key, value in setting.items()):
-                continue
-            print(f"{name}: {workload.name}", file=sys.stderr)
-            entries[name] = {**setting, "workload": workload.name, "kernels": measure(workload, options, pool)}
-            save(_NAME, {"machine": host, "kernels": entries})
-    chosen = {name: entries[name] for name in options.shapes if name in entries}
-    if chosen:
-        print(f"{host['cpu']}, {host['cores']} cores")
-        show(chosen)
+        entries = campaign.collect(options.shapes, work, setting)
+    show(campaign, entries)
 
 
 def measure(workload: Any, options: argparse.Namespace, pool: WorkerPool) -> dict[str, Any]:
@@ -113,7 +106,7 @@ def _error(workload: Any, kernel: Any) -> float:
     return float(np.max(np.abs(kernel(*inputs).astype(np.float64) - wanted)) / np.max(np.abs(wanted)))
 
 
-def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
+def show(campaign: Campaign, entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints a row per shape and sketch, and the geometric means of the speeds."""
     rows = []
     speeds: dict[str, list[float]] = {}
@@ -132,7 +125,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
                     "suspect" if figures["suspect"] else "",
                 ]
             )
-    table(["", "sketch", "time", "GFLOP/s of the direct sum", "speed", "error", ""], rows)
+    campaign.table(["", "sketch", "time", "GFLOP/s of the direct sum", "speed", "error", ""], rows)
     for sketch, ratios in speeds.items():
         print(
             f"{sketch}: geometric mean of the speeds {statistics.geometric_mean(ratios):.2f}, lowest {min(ratios):.2f}"
@@ -145,13 +138,12 @@ def _options() -> argparse.Namespace:
         for name, shape in SHAPES.items()
         if shape.operator == "conv2d" and Winograd(2).space(shape.workload(), sd.Cpu.detect()) is not None
     ]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--shapes", default=",".join(applicable), help="shapes, separated by commas (%(default)s)")
     parser.add_argument("--time", type=float, default=8.0, help="seconds of each tuning (%(default)s)")
     parser.add_argument(
         "--rounds", type=int, default=15, help="rounds in which the best schedules take turns (%(default)s)"
     )
-    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
     options = parser.parse_args()
     options.shapes = chosen(options.shapes, applicable)
     return options

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, kept_lines
+from common import OUT, Campaign
 
 import stormdrop as sd
 from stormdrop.compare import recordings
@@ -34,7 +33,7 @@ from stormdrop.ir.workload import Workload
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.records import Filter, Outcome, Problem, Record, Setting, StoredTrial, open_store, write_lines
-from stormdrop.records.codec import encode, trial_from_json, trial_to_json
+from stormdrop.records.codec import trial_from_json, trial_to_json
 from stormdrop.sketches.contract import AnySketch
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
@@ -52,12 +51,13 @@ def main() -> None:
     parser.add_argument("--points", type=int, help="record this many random points only, to try it")
     parser.add_argument("--seed", type=int, default=0, help="the seed of the orders (%(default)s)")
     parser.add_argument("--out", type=Path, default=RECORDING, help="the file to write (%(default)s)")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is kept")
     arguments = parser.parse_args()
     target = sd.Cpu.detect()
     ledger = OUT / f"{arguments.out.name.split('.')[0]}.ledger.jsonl"
     sketches = sketches_for(WORKLOAD, target)
-    seed, passes = arguments.seed, arguments.passes
-    record(WORKLOAD, target, sketches, ledger, arguments.out, points=arguments.points, passes=passes, seed=seed)
+    seed, passes, points, fresh = arguments.seed, arguments.passes, arguments.points, arguments.fresh
+    record(WORKLOAD, target, sketches, ledger, arguments.out, points=points, passes=passes, seed=seed, fresh=fresh)
     show(arguments.out)
 
 
@@ -71,6 +71,7 @@ def record(
     points: int | None = None,
     passes: int = 1,
     seed: int = 0,
+    fresh: bool = False,
 ) -> None:
     """Measures points of spaces, and writes them as a recording as soon as all are there.
 
@@ -85,6 +86,7 @@ def record(
         points: so many random points are measured; all by default.
         passes: how often each is measured.
         seed: the seed of the points that are picked and of the orders.
+        fresh: forget what the ledger holds.
     """
     spaces = [space for _, space in sketches]
     rng = np.random.default_rng(seed)
@@ -110,14 +112,16 @@ def record(
         **{name: getattr(setting, name) for name in ("seed", "sketches", "versions")},
         "passes": passes,
     }
-    known = _known(ledger, identity, setting.sketches)
+    if fresh:
+        ledger.unlink(missing_ok=True)
+    campaign = Campaign(ledger)
+    known = _known(campaign, identity, setting.sketches)
     begin = time.perf_counter() - (known[-1].elapsed if known else 0.0)
     if len(known) < len(todo):
         measurer = LocalMeasurer(KernelSetup(workload, target, sketches))
-        with measurer, ledger.open("a") as file:
+        with measurer:
             for trial in _measured(measurer, spaces, todo, len(known), setting.sketches, begin):
-                file.write(encode(trial_to_json(trial)) + "\n")
-                file.flush()
+                campaign.keep(trial_to_json(trial))
                 known.append(trial)
         print()
     with open_store("sqlite://") as store:
@@ -132,16 +136,12 @@ def record(
     out.write_bytes(gzip.compress(lines.getvalue(), mtime=0))
 
 
-def _known(ledger: Path, identity: dict[str, Any], fingerprints: Any) -> list[StoredTrial]:
+def _known(campaign: Campaign, identity: dict[str, Any], fingerprints: Any) -> list[StoredTrial]:
     """What an earlier run has measured. A new ledger gets its first line, which says what it is of."""
-    kept = kept_lines(ledger)
-    header, rows = (kept[0], kept[1:]) if kept else (None, [])
-    if header is None:
-        ledger.parent.mkdir(parents=True, exist_ok=True)
-        ledger.write_text(json.dumps(identity) + "\n")
-    elif header != identity:
+    header, *rows = campaign.entries or [campaign.keep(identity)]
+    if header != identity:
         parts = [part for part in identity if header.get(part) != identity[part]]
-        sys.exit(f"{ledger} was begun with other {', '.join(parts)}: move it away first")
+        sys.exit(f"{campaign.file} was begun with other {', '.join(parts)}: move it away first")
     return [trial_from_json(row, position, fingerprints) for position, row in enumerate(rows)]
 
 

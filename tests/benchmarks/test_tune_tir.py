@@ -31,16 +31,21 @@ def test_it_goes_on_where_it_was_ended(
     race = {"seconds": {}, "ratio": 1.25, "interval": [1.2, 1.3], "disturbed": 0, "agree": True}
     monkeypatch.setattr(script, "tuned", tuned)
     monkeypatch.setattr(script, "raced", lambda shape, done, rounds: race)
-    monkeypatch.setattr(script, "machine", dict)
     path, shape = tmp_path / "runs.jsonl", script.SHAPES["M0"]
-    script.complete(path, shape, 0, 256, 3)
+
+    def complete() -> Any:
+        campaign = script.Campaign(path)
+        script.complete(campaign, shape, 0, 256, 3)
+        return campaign
+
+    complete()
     whole = path.read_text()
-    assert asked == ["evolutionary", "storm"] and len(script.kept_lines(path)) == 3
-    script.complete(path, shape, 0, 256, 3)
+    assert asked == ["evolutionary", "storm"] and len(script.Campaign(path).entries) == 3
+    complete()
     assert path.read_text() == whole and len(asked) == 2
     path.write_text(whole[: whole.index('"storm"')])  # killed while it wrote the second line
-    script.complete(path, shape, 0, 256, 3)
+    campaign = complete()
     assert asked == ["evolutionary", "storm", "storm"]
     assert path.read_text() == whole
-    script.show(script.kept_lines(path))
+    script.show(campaign.entries)
     assert "geometric mean: 1.250" in capsys.readouterr().out
