@@ -147,6 +147,7 @@ class Campaign:
         retries: bool = False,
         document: str | None = None,
     ) -> None:
+        OUT.mkdir(exist_ok=True)  # figures go there, wherever the file is
         self.file: Path = (options and options.file) or file
         self.host, self._same, self._retries = host, same, retries
         self._show = bool(options and options.show)
@@ -156,6 +157,10 @@ class Campaign:
         if others := [] if several else [entry for entry in self.entries if not self._is_of_this_machine(entry)]:
             theirs = ", ".join(str(others[0]["machine"][part]) for part in same)
             sys.exit(f"{self.file} is from another machine ({theirs}): move it away first")
+
+    def usable(self) -> list[dict[str, Any]]:
+        """The entries that need not be measured again."""
+        return [entry for entry in self.entries[self._begin :] if self._holds(entry, {})]
 
     def latest(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """The last entry that tells of `key`, however and whenever it was measured; None if there is none."""
@@ -185,7 +190,6 @@ class Campaign:
         """The entry that is known, or a new one of what `work` returns. The arguments are those of `known`."""
         if (entry := self.known(key, setting, has)) is not None:
             return entry
-        print(": ".join(value for value in key.values() if isinstance(value, str)), file=sys.stderr, flush=True)
         return self.keep({**key, **(setting or {}), **work()})
 
     def collect(
@@ -205,8 +209,13 @@ class Campaign:
         """
         if self._show:
             return self.saved(names, key)
+
+        def said(name: str) -> Mapping[str, Any]:
+            print(name, file=sys.stderr, flush=True)
+            return work(name)
+
         return {
-            name: self.once({key: name}, partial(work, name), setting(name) if callable(setting) else setting)
+            name: self.once({key: name}, partial(said, name), setting(name) if callable(setting) else setting)
             for name in names
         }
 
@@ -223,6 +232,12 @@ class Campaign:
         _append(self.file, line)
         self.entries.append(json.loads(line))
         return self.entries[-1]
+
+    def forget(self) -> None:
+        """Removes the file."""
+        self.file.unlink(missing_ok=True)
+        self.entries.clear()
+        self._begin = 0
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
         """Prints the machine and a table of what is kept."""

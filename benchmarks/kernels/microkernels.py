@@ -86,6 +86,7 @@ def complete(
 
 def tuned(name: str, search: SearchSpec, trials: int, seed: int) -> dict[str, Any]:
     """One tuning from nothing. Without a working candidate `best` is None, and the error says why."""
+    print(f"{name}: {search.label}", file=sys.stderr, flush=True)
     with sd.open_store("sqlite://") as store:
         result = sd.tune(
             SHAPES[name].workload(),

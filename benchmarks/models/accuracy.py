@@ -1,6 +1,6 @@
 """What a model loses in bfloat16: its error, and how often the largest output is another one.
 
-    accuracy.py [--models resnet50,bert_base] [--bounds 1e-2,1e-3,1e-4] [--table]
+    accuracy.py [--models resnet50,bert_base] [--bounds 1e-2,1e-3,1e-4] [--show] [--fresh]
 
 Each model is compiled with its default schedules in float32, in bfloat16 (`precision="bf16"`), and with as many of its
 layers in bfloat16 as each bound allows (`precision="auto"`). Nothing is tuned: a schedule does not change what is
@@ -9,7 +9,7 @@ max|difference| / max|float32| of the model in float32, as onnxruntime computes 
 schedules, in turns with that of float32; they say something of bfloat16 on machines with a unit for it only.
 
 Each model is one line of benchmarks/recorded/accuracy.jsonl as soon as it is done, and is not done again on the same
-CPU with the same bounds. `--table` prints what is kept as Markdown. A model takes about a minute. Run it on an idle
+CPU with the same bounds. `--show` prints what is kept as Markdown. A model takes about a minute. Run it on an idle
 machine.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import keep_line, kept_lines, machine
+from common import RECORDED, Campaign, campaign_parser, machine, markdown
 from graphs import NAMES, NEWER, graph
 
 from stormdrop.errors import StormdropError
@@ -35,23 +35,18 @@ from stormdrop.model.tuning.result import CompileResult
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.tuning.options import AUTO, FLOAT32, TuneOptions
 
-KEPT = Path(__file__).parents[1] / "recorded" / "accuracy.jsonl"
 _BF16 = "bf16"
 _ROUNDS = 9
 
 
 def main() -> None:
     options = _options()
-    if not options.table:
-        host = machine()
-        same = {"cpu": host["cpu"], "bounds": options.bounds}
-        kept = [entry for entry in kept_lines(KEPT) if all(entry[key] == same[key] for key in same)]
-        done = {entry["model"] for entry in kept}
-        for name in options.models:
-            if name not in done:
-                print(name, file=sys.stderr, flush=True)
-                keep_line(KEPT, {"model": name, **same, "machine": host, **measure(name, options.bounds)})
-    chosen = [entry for entry in kept_lines(KEPT) if entry["model"] in options.models]
+    host = None if options.show else machine()
+    campaign = Campaign(RECORDED / "accuracy.jsonl", host, options, several=True)
+    if host is not None:
+        setting = {"cpu": host["cpu"], "bounds": options.bounds}
+        campaign.collect(options.models, lambda name: measure(name, options.bounds), setting, key="model")
+    chosen = [entry for entry in campaign.entries if entry["model"] in options.models]
     print(table([entry for entry in chosen if entry["bounds"] == options.bounds], options.bounds))
 
 
@@ -99,8 +94,7 @@ def table(entries: Sequence[Mapping[str, Any]], bounds: Sequence[float]) -> str:
     """The entries as a table in Markdown: a row per model, and a column for each bound."""
     names = [_BF16, *(f"auto, {bound:.0e}" for bound in bounds)]
     headings = ["model", "CPU", "error in float32", *(f"{name}: layers, error, top-1" for name in names)]
-    lines = [headings, ["---"] * len(headings), *map(_row, entries)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(headings, map(_row, entries))
 
 
 def _row(entry: Mapping[str, Any]) -> list[str]:
@@ -115,10 +109,9 @@ def _row(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--models", default=",".join(NAMES), help="models, separated by commas (%(default)s)")
     parser.add_argument("--bounds", default="1e-2,1e-3,1e-4", help="errors that auto may make (%(default)s)")
-    parser.add_argument("--table", action="store_true", help="print what is kept, and compile nothing")
     options = parser.parse_args()
     options.models = options.models.split(",")
     try:

@@ -1,6 +1,7 @@
 """The headline of the Droplet Search paper: six models, each kernel tuned on its own by the searches of AutoTVM.
 
-    autotvm.py [--models resnet18,vgg16] [--searches droplet,random] [--trials 2000] [--rounds 15] [--table] [--layers]
+    autotvm.py [--models resnet18,vgg16] [--searches droplet,random] [--trials 2000] [--rounds 15]
+               [--show] [--table] [--layers] [--fresh]
 
 The models are the six of the paper (its Figure 9; papers.py says what stands for each). AutoTVM has one template per
 kernel and tunes one kernel after the other, without a budget that they share. So here every convolution and matrix
@@ -29,7 +30,8 @@ Where this differs from the paper:
 - Student's t-test on three samples, with which the paper compares, stands beside intervals of ratios of all rounds.
 
 Every tuning and every race is one line of benchmarks/recorded/autotvm.jsonl as soon as it is done, and a second run on
-the same CPU goes on from there. `--table` prints Figure 11 as Markdown, `--layers` Figure 18, for each CPU. All models
+the same CPU goes on from there. `--show` prints Figures 11 and 18 as Markdown, for each CPU; `--table` prints only the
+first of them, `--layers` only the second. All models
 with 100 trials take some hours, with 2,000 days. Run it on an idle machine.
 """
 
@@ -40,13 +42,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from autotvm_tables import layer_table, model_table
-from common import OUT, keep_line, kept_lines, machine
+from common import OUT, RECORDED, Campaign, campaign_parser, machine
 from papers import MODELS, exported
 from race import artifacts, race
 
@@ -68,7 +71,6 @@ from stormdrop.sketches.registry import sketches_for
 from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions
 
-KEPT = Path(__file__).parents[1] / "recorded" / "autotvm.jsonl"
 NAMES = [name for name, model in MODELS.items() if "Droplet Search" in model.papers]
 LAYERS = ("resnet18", "vgg16")
 UNTUNED = "no opt"
@@ -109,10 +111,11 @@ class Layer:
 def main() -> None:
     options = _options()
     setting = {"trials": options.trials, "seed": options.seed}
-    if not (options.table or options.layers):
-        for model in options.models:
-            complete(model, options, {**setting, "cpu": sd.Cpu.detect().cpu})
-    entries = [entry for entry in kept_lines(options.file) if all(entry[key] == setting[key] for key in setting)]
+    show = options.show or options.table or options.layers
+    campaign = Campaign(RECORDED / "autotvm.jsonl", None if show else machine(), options, several=True)
+    for model in () if show else options.models:
+        complete(campaign, model, options, {**setting, "cpu": sd.Cpu.detect().cpu})
+    entries = [entry for entry in campaign.entries if all(entry[key] == setting[key] for key in setting)]
     for cpu in dict.fromkeys(entry["cpu"] for entry in entries):
         of_cpu = [entry for entry in entries if entry["cpu"] == cpu]
         models = [name for name in options.models if any(entry.get("model") == name for entry in of_cpu)]
@@ -124,37 +127,42 @@ def main() -> None:
             print(layer_table(of_cpu, layers, _templated(options.searches)), end="\n\n")
 
 
-def complete(model: str, options: argparse.Namespace, setting: Mapping[str, Any]) -> None:
+def complete(campaign: Campaign, model: str, options: argparse.Namespace, setting: Mapping[str, Any]) -> None:
     """Does what is missing of a model: its tunings, the races of its kernels, and the race of the whole models."""
-    path, target = options.file, sd.Cpu.detect()
+    target = sd.Cpu.detect()
     source = _FOLDER / model / "model.onnx"
     if not source.exists():
         exported(model, source)
     graph = import_model(source)
     layers = layers_of(graph, target)
-    done = [entry for entry in kept_lines(path) if all(entry[key] == value for key, value in setting.items())]
-    tunings = {(entry["key"], entry["search"]): entry for entry in done if "key" in entry}
     listed = [{"key": each.workload.key, "weight": each.weight, "template": each.template} for each in layers]
-    if not any(entry.get("layers") == listed for entry in done if entry.get("model") == model):
-        keep_line(path, {**setting, "model": model, "layers": listed, "kernels": len(graph.tasks)})
-    for layer in layers:
-        for arm in options.searches:
-            key = layer.workload.key
-            if (key, arm) not in tunings and (layer.template or arm == ANSOR):
-                print(f"{model}: {layer.workload.name}: {arm}", file=sys.stderr, flush=True)
-                found = tuned(layer.workload, arm, options.trials, options.seed, target)
-                tunings[key, arm] = {**setting, "key": key, "name": layer.workload.name, "search": arm, **found}
-                keep_line(path, tunings[key, arm])
+    campaign.once({**setting, "model": model, "layers": listed}, lambda: {"kernels": len(graph.tasks)})
+
+    def tuning(layer: Layer, arm: str) -> dict[str, Any]:
+        print(f"{model}: {layer.workload.name}: {arm}", file=sys.stderr, flush=True)
+        found = tuned(layer.workload, arm, options.trials, options.seed, target)
+        return {"name": layer.workload.name, **found}
+
+    tunings = {
+        (key, arm): campaign.once({**setting, "key": key, "search": arm}, partial(tuning, layer, arm))
+        for layer in layers
+        for key in [layer.workload.key]
+        for arm in options.searches
+        if layer.template or arm == ANSOR
+    }
     arms = _templated(options.searches)
-    raced = {entry["layer"]: entry for entry in done if "layer" in entry and entry["arms"] == arms}
+
+    def raced(layer: Layer) -> dict[str, Any]:
+        found = {arm: tunings[layer.workload.key, arm]["best"] for arm in arms}
+        return {"race": race_layer(layer.workload, found, options)}
+
     for layer in layers if arms and model in LAYERS else ():
-        if layer.template and layer.workload.key not in raced:
-            found = {arm: tunings[layer.workload.key, arm]["best"] for arm in arms}
-            result = race_layer(layer.workload, found, options)
-            keep_line(path, {**setting, "layer": layer.workload.key, "arms": arms, "race": result})
-    if not any(entry.get("arms") == options.searches for entry in done if entry.get("model") == model):
-        result = race_models(model, graph, layers, tunings, options, target)
-        keep_line(path, {**setting, "model": model, "arms": options.searches, "machine": machine(), **result})
+        if layer.template:
+            campaign.once({**setting, "layer": layer.workload.key, "arms": arms}, partial(raced, layer))
+    campaign.once(
+        {**setting, "model": model, "arms": options.searches},
+        lambda: race_models(model, graph, layers, tunings, options, target),
+    )
 
 
 def _templated(arms: Sequence[str]) -> list[str]:
@@ -278,7 +286,7 @@ def _config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     default = ",".join(arm for arm in SEARCHES if arm != ANSOR)
     parser.add_argument("--models", default=",".join(NAMES), help="models, separated by commas (%(default)s)")
     parser.add_argument("--searches", default=default, help="searches, separated by commas (%(default)s)")
@@ -287,9 +295,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each race (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
-    parser.add_argument("--file", type=Path, default=KEPT, help="what is kept (%(default)s)")
-    parser.add_argument("--table", action="store_true", help="print the models as they are kept, and measure nothing")
-    parser.add_argument("--layers", action="store_true", help="print the kernels as they are kept, and measure nothing")
+    parser.add_argument("--table", action="store_true", help="as --show, but the models only")
+    parser.add_argument("--layers", action="store_true", help="as --show, but the kernels only")
     options = parser.parse_args()
     options.models, options.searches = options.models.split(","), options.searches.split(",")
     if unknown := [name for name in options.models if name not in NAMES]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from common import markdown
 from race import similar
 
 Entries = Sequence[Mapping[str, Any]]
@@ -20,7 +21,7 @@ def model_table(entries: Entries, models: Sequence[str], arms: Sequence[str]) ->
     does not tell from the fastest. The search of a model takes as long as those of its distinct kernels together.
     """
     headings = ["model", "search", "latency", f"speed over {arms[0]}", "search time", "candidates", "notes"]
-    lines = [headings, ["---"] * len(headings)]
+    lines: list[list[str]] = []
     tunings = _tunings(entries)
     for model in models:
         of_model = [entry for entry in entries if entry.get("model") == model]
@@ -49,7 +50,7 @@ def model_table(entries: Entries, models: Sequence[str], arms: Sequence[str]) ->
                     _notes(raced["models"][name], raced["race"]["disturbed"]),
                 ]
             )
-    return _markdown(lines)
+    return markdown(headings, lines)
 
 
 def layer_table(entries: Entries, models: Sequence[str], arms: Sequence[str]) -> str:
@@ -65,7 +66,8 @@ def layer_table(entries: Entries, models: Sequence[str], arms: Sequence[str]) ->
         layers: Entries = next((entry["layers"] for entry in reversed(of_model) if "layers" in entry), [])
         wanted = [entry for entry in entries if "layer" in entry and entry["arms"] == list(arms)]
         races = {entry["layer"]: entry["race"] or {} for entry in wanted}
-        lines = [[f"{model}: kernel", "points", *arms], ["---"] * (len(arms) + 2)]
+        headings = [f"{model}: kernel", "points", *arms]
+        lines: list[list[str]] = []
         sums: dict[str, Any] = {arm: [0.0, 0.0, 0] for arm in arms}
         for layer in layers:
             key, raced = layer["key"], races.get(layer["key"])
@@ -85,7 +87,7 @@ def layer_table(entries: Entries, models: Sequence[str], arms: Sequence[str]) ->
             entry = next(iter(own.values()))
             lines.append([f"{entry['name']} ({_calls(layer['weight'])})", str(entry["space"]), *cells])
         lines.append(["sum", "", *(_figures(*sums[arm]) for arm in arms)])
-        tables.append(_markdown(lines))
+        tables.append(markdown(headings, lines))
     return "\n\n".join(tables)
 
 
@@ -123,7 +125,3 @@ def _notes(model: Mapping[str, Any], disturbed: int) -> str:
     if disturbed:
         notes.append(f"{disturbed} rounds disturbed")
     return "; ".join(notes)
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,6 +1,6 @@
 """How fast a model is after how many seconds of tuning, beside TVM MetaSchedule.
 
-    curve.py [--model resnet50] [--budgets 20,40,60,90,150,300] [--theirs 1800] [--resume] [--show]
+    curve.py [--model resnet50] [--budgets 20,40,60,90,150,300] [--theirs 1800] [--show] [--fresh]
 
 We tune the model from nothing once for each budget, which includes everything. MetaSchedule tunes the kernels of the
 same graph for half an hour; its task scheduler shares out the time (benchmarks/metaschedule_peer.py says how it is
@@ -9,7 +9,8 @@ run). Its final model is ours with its kernels. All these models, onnxruntime an
 MetaSchedule's curve is the sum of its own measurements of kernels, from the moment on at which it has one for every
 kernel. The sum is scaled so that its end is the latency of the final model.
 
-The results are saved in benchmarks/out/models_curve.json, with a PNG. It takes an hour. Run it on an idle machine.
+Every tuning is saved in benchmarks/out/models_curve.jsonl as soon as it is done, and is not done again unless `--fresh`
+asks for it; there is also a PNG. It takes an hour. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 import metaschedule_peer
-from common import OUT, earlier_entries, machine, save
+from common import OUT, Campaign, campaign_parser, machine
 from graphs import NAMES, graph
 from race import artifacts, race
 
@@ -50,35 +51,32 @@ PEERS = ("onnxruntime", "openvino")
 
 def main() -> None:
     options = _options()
-    host = machine()
-    entries = earlier_entries(_NAME, host, "models")
-    if not (options.resume or options.show):
-        entries.pop(options.model, None)
-    entry = entries.setdefault(options.model, {"ours": {}})
+    campaign = Campaign(OUT / f"{_NAME}.jsonl", machine(), options, document="models")
+    key, setting = {"name": options.model}, {"theirs": options.theirs, "seed": options.seed}
+    if options.show:
+        entry = campaign.saved([options.model])[options.model]
+    else:
+        entry = campaign.known(key, setting) or {**key, **setting, "ours": {}}
     folder = _FOLDER / options.model
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "model.onnx"
-
-    def keep() -> None:
-        save(_NAME, {"machine": host, "models": entries})
-
     if not options.show:
         onnx.save(graph(options.model), source)
         for budget in options.budgets:
             if f"{budget:g}" not in entry["ours"]:
                 print(f"{budget:g} s", file=sys.stderr, flush=True)
                 entry["ours"][f"{budget:g}"] = tune(source, folder / f"{budget:g}", budget, options.seed)
-                keep()
+                campaign.keep(entry)
         if THEIRS not in entry:
             print(THEIRS, file=sys.stderr, flush=True)
             entry[THEIRS] = tune_with_metaschedule(source, folder / THEIRS, options.theirs, options.seed)
-            keep()
+            campaign.keep(entry)
         feeds = random_feeds(sd.load(folder / THEIRS).inputs, options.seed)
         arguments = {"model": source.read_bytes(), "inputs": feeds}
         specs = artifacts(folder, [*entry["ours"], THEIRS], feeds)
         specs += [ContenderSpec(name, MODEL_PEERS[name], arguments) for name in PEERS]
         entry["race"] = race(specs, PEERS[0], options.rounds)
-        keep()
+        campaign.keep(entry)
     show(entry)
     print(draw(options.model, entry))
 
@@ -206,7 +204,7 @@ def draw(model: str, entry: Mapping[str, Any]) -> Path:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--model", default="resnet50", choices=NAMES, help="the model (%(default)s)")
     parser.add_argument(
         "--budgets", default="20,40,60,90,150,300", help="budgets of our tunings, in seconds (%(default)s)"
@@ -216,8 +214,6 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=15, help="rounds of the race (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
-    parser.add_argument("--resume", action="store_true", help="skip what is saved already")
-    parser.add_argument("--show", action="store_true", help="print and draw what is saved, and measure nothing")
     options = parser.parse_args()
     options.budgets = [float(budget) for budget in options.budgets.split(",")]
     return options

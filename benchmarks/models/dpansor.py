@@ -1,6 +1,7 @@
 """The experiment of the DPAnsor paper on models: explore much, or explore little and then descend.
 
-    dpansor.py [--models squeezenet,resnet18] [--trials 10000] [--N 1,10,25,50,100,200,300,1000] [--exploiters] [--show]
+    dpansor.py [--models squeezenet,resnet18] [--trials 10000] [--N 1,10,25,50,100,200,300,1000] [--exploiters]
+               [--show] [--fresh]
 
 `evolutionary` (Ansor's search) has 10,000 trials over all kernels of a model. `dpansor` explores with N trials over all
 kernels by the same search, and then descends from the best schedule of every kernel until it converges, with 100 trials
@@ -36,7 +37,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, keep_line, kept_lines, machine
+from common import OUT, RECORDED, Campaign, campaign_parser, machine
 from dpansor_figures import BASELINE, EXPLORED, Experiment, draw, show
 from graphs import NAMES, graph
 from race import artifacts, race
@@ -44,7 +45,6 @@ from race import artifacts, race
 import stormdrop as sd
 from stormdrop.model.inputs.samples import random_feeds
 
-LEDGER = Path(__file__).parents[1] / "recorded" / "dpansor.jsonl"
 EXPLOITERS = ("grid", "random", "genetic", "annealing")
 _FOLDER = OUT / "dpansor"
 
@@ -53,7 +53,8 @@ def main() -> None:
     options = _options()
     host = machine()
     setting = {"cpu": host["cpu"], "cores": host["cores"], "trials": options.trials, "features": options.features}
-    experiments = _recorded(setting)
+    campaign = Campaign(RECORDED / "dpansor.jsonl", host, options, several=True)
+    experiments = _recorded(campaign, setting)
     runs = _runs(options)
     for model in () if options.show else options.models:
         experiment = experiments.setdefault(model, Experiment(model))
@@ -62,16 +63,14 @@ def main() -> None:
                 continue
             print(f"{model}: {run}", file=sys.stderr, flush=True)
             experiment.runs[run] = tune(model, run, search, settings, trials, options)
-            keep_line(LEDGER, {"model": model, "run": run, "setting": setting, "figures": experiment.runs[run]})
+            campaign.keep({"model": model, "run": run, "setting": setting, "figures": experiment.runs[run]})
         if not set(runs) <= set(experiment.race):
             feeds = random_feeds(sd.load(_FOLDER / model / BASELINE).inputs, options.seed)
             experiment.race = race(artifacts(_FOLDER / model, list(runs), feeds), BASELINE, options.rounds)
-            keep_line(
-                LEDGER, {"model": model, "race": experiment.race, "setting": setting, "versions": host["versions"]}
-            )
+            campaign.keep({"model": model, "race": experiment.race, "setting": setting})
     done = [experiments[model] for model in options.models if model in experiments and experiments[model].race]
     if not done:
-        sys.exit(f"nothing is recorded in {LEDGER} for this machine and these models")
+        sys.exit(f"nothing is recorded in {campaign.file} for this machine and these models")
     for experiment in done:
         show(experiment)
     for path in draw(done, OUT):
@@ -140,10 +139,10 @@ def _runs(options: argparse.Namespace) -> dict[str, tuple[str, dict[str, Any], i
     return runs
 
 
-def _recorded(setting: Mapping[str, Any]) -> dict[str, Experiment]:
-    """The experiments of this machine and setting that the ledger holds, by model."""
+def _recorded(campaign: Campaign, setting: Mapping[str, Any]) -> dict[str, Experiment]:
+    """The experiments of this machine and setting that are kept, by model."""
     experiments: dict[str, Experiment] = {}
-    for row in kept_lines(LEDGER):
+    for row in campaign.usable():
         if row["setting"] == setting:
             experiment = experiments.setdefault(row["model"], Experiment(row["model"]))
             if "race" in row:
@@ -154,7 +153,7 @@ def _recorded(setting: Mapping[str, Any]) -> dict[str, Experiment]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--models", default="squeezenet,resnet18", help="models, separated by commas (%(default)s)")
     parser.add_argument("--trials", type=int, default=10_000, help=f"trials of {BASELINE} (%(default)s)")
     parser.add_argument("--N", default="1,10,25,50,100,200,300,1000", help="trials of exploration (%(default)s)")
@@ -162,7 +161,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--features", default="knobs", help="what the cost model sees (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of the race (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
-    parser.add_argument("--show", action="store_true", help="print and draw what is recorded, and measure nothing")
     options = parser.parse_args()
     options.models, options.N = options.models.split(","), [int(n) for n in options.N.split(",")]
     if unknown := [name for name in options.models if name not in NAMES]:

@@ -1,6 +1,6 @@
 """Models that round to bytes while they run, and models of which onnxruntime runs a part: ours beside onnxruntime.
 
-    dynamically_quantised.py [--models recogniser,embedder] [--time 60s] [--rounds 15] [--show]
+    dynamically_quantised.py [--models recogniser,embedder] [--time 60s] [--rounds 15] [--show] [--fresh]
 
 The networks have seeded weights. onnxruntime's `quantize_dynamic` makes them what people ship:
 
@@ -12,7 +12,8 @@ The networks have seeded weights. onnxruntime's `quantize_dynamic` makes them wh
     float        the same in float32, so that the crossing from and to onnxruntime is most of the difference
 
 Without `--time` the models are compiled with default schedules. All contenders take turns, each in a process of its
-own. Every model is saved in benchmarks/out/dynamically_quantised.json as soon as it is done.
+own. Every model is saved in benchmarks/out/dynamically_quantised.jsonl as soon as it is done, and is not done again
+with the same `--time` unless `--fresh` asks for it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, earlier_entries, machine, save
+from common import OUT, Campaign, campaign_parser, machine
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -206,14 +207,12 @@ MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 def main() -> None:
     options = _options()
     host = machine()
-    entries = earlier_entries(_NAME, host, "models")
+    campaign = Campaign(OUT / f"{_NAME}.jsonl", host, options, retries=True, document="models")
     print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}")
-    for name in [] if options.show else options.models:
-        print(name, file=sys.stderr, flush=True)
-        entries[name] = measure(name, options)
-        save(_NAME, {"machine": host, "models": entries})
+    setting = {"time": options.time, "seed": options.seed}
+    entries = campaign.collect(options.models, lambda name: measure(name, options), setting)
     headings = ["", "ours", "onnxruntime over ours", "error", "by onnxruntime", "status"]
-    table(headings, [[name, *_row(entries[name])] for name in options.models if name in entries])
+    table(headings, [[name, *_row(entry)] for name, entry in entries.items()])
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -234,7 +233,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             bench = sd.bench(artifact, ["onnxruntime"], rounds=options.rounds, store=store).to_json()
     except (StormdropError, OSError) as failure:
         return {"failed": str(failure)}
-    return {"time": options.time, "error": error, "foreign": foreign, "bench": bench}
+    return {"error": error, "foreign": foreign, "bench": bench}
 
 
 def _row(entry: Mapping[str, Any]) -> list[str]:
@@ -257,12 +256,11 @@ def _row(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="models, separated by commas (%(default)s)")
     parser.add_argument("--time", default="", help="the tuning of each model, such as 60s; none by default")
     parser.add_argument("--rounds", type=int, default=15, help="rounds with onnxruntime (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
-    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
     options = parser.parse_args()
     options.time, options.models = options.time and seconds_of(options.time), options.models.split(",")
     if unknown := [name for name in options.models if name not in MODELS]:

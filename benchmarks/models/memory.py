@@ -1,6 +1,7 @@
 """Memory and time of importing, compiling, verifying and saving large decoders, phase by phase.
 
-    memory.py [--sizes 0.4,1.6,3.3] [--label NAME] [--source FOLDER] [--folder FOLDER]
+    memory.py [--sizes 0.4,1.6,3.3] [--label NAME] [--source FOLDER] [--folder FOLDER] [--show]
+              [--fresh]
 
 The models are decoders as GPT-2 is one, with seeded weights in a file of their own. Each is compiled with the default
 schedules in a process of its own, which tells in which phase it is. Meanwhile the memory of this process and its
@@ -10,8 +11,8 @@ children is sampled:
     held      that part of it which the system cannot take back: without pages of files, but with files in memory
 
 CPU seconds are those of all cores. Those of the child that imports stand under `all`: it ends between two phases.
-What is done stands in the JSON file, and a second run goes on. `--source` compiles with another version of
-stormdrop, `--label` names its entries. A run is ended if less than 3 GB of memory are left.
+What is done stands in benchmarks/out/memory.jsonl, and a second run goes on. `--source` compiles with another version
+of stormdrop, `--label` names its entries. A run is ended if less than 3 GB of memory are left.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import earlier_entries, save, versions
+from common import OUT, Campaign, campaign_parser, versions
 
 from stormdrop import Cpu
 
@@ -52,7 +53,6 @@ SIZES = {"0.1": (256, 6), "0.4": (512, 16), "0.8": (768, 16), "1.6": (1024, 24),
 VOCABULARY, LENGTH, HEAD = 50257, 64, 64
 _INTERVAL = 0.05  # seconds between samples
 _LEFT = 3e9  # bytes of memory that a run leaves to others
-_NAME = "memory"
 
 
 def main() -> None:
@@ -62,17 +62,17 @@ def main() -> None:
         return
     target = Cpu.detect()
     host = {"cpu": target.cpu, "cores": target.cores, "memory": psutil.virtual_memory().total, "versions": versions()}
-    entries = earlier_entries(_NAME, host, "models")
-    for size in options.sizes:
-        key = f"{size} {options.label}".strip()
-        if key in entries:
-            continue
+    campaign = Campaign(OUT / "memory.jsonl", host, options, document="models")
+    sizes = {f"{size} {options.label}".strip(): size for size in options.sizes}
+
+    def work(key: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            model = decoder(Path(folder), *SIZES[size])
+            model = decoder(Path(folder), *SIZES[sizes[key]])
             weights = sum(file.stat().st_size for file in model.parent.iterdir())
-            entries[key] = {"weights": weights, **_measured(model, Path(folder), options.source)}
-        print(save(_NAME, {"machine": host, "models": entries}), file=sys.stderr)
-        _print(key, entries[key])
+            return {"weights": weights, **_measured(model, Path(folder), options.source)}
+
+    for key, entry in campaign.collect(sizes, work).items():
+        _print(key, entry)
 
 
 def decoder(folder: Path, width: int, layers: int, vocabulary: int = VOCABULARY, seed: int = 0) -> Path:
@@ -313,7 +313,7 @@ def _print(key: str, entry: dict[str, Any]) -> None:
 
 
 def _options() -> Any:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--sizes", type=lambda text: text.split(","), default=["0.4", "1.6", "3.3"])
     parser.add_argument("--label", default="")
     parser.add_argument("--source", help="the folder src of another stormdrop")

@@ -25,7 +25,6 @@ run goes on where the first ended.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import re
@@ -45,8 +44,10 @@ from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
-FOLDER = Path(__file__).parents[1] / "out"
-OUT, OUT_OPEN = FOLDER / "node_tests.jsonl", FOLDER / "node_tests_open.jsonl"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from common import OUT, Campaign, campaign_parser
+
 TABLE = Path(__file__).parents[2] / "docs" / "reference" / "onnx-operators.md"
 SECONDS = 60.0
 PER_PROCESS = 100
@@ -71,10 +72,10 @@ _ALSO_FIXED: Mapping[str, tuple[int, ...]] = {
 
 def main() -> None:
     given = _options()
-    out = OUT_OPEN if given.open else OUT
+    campaign = Campaign(OUT / ("node_tests_open.jsonl" if given.open else "node_tests.jsonl"), options=given)
     if not given.show and not given.table:
-        run(out, given.only, given.fresh, given.failed)
-    records = read(out)
+        run(campaign, given)
+    records = _by_case(campaign.entries)
     if given.table:
         TABLE.write_text(page(records))
         print(TABLE)
@@ -85,27 +86,23 @@ def main() -> None:
 # Running
 
 
-def run(out: Path, only: str | None, fresh: bool, failed: bool) -> None:
-    """Runs all cases, or those whose name matches, that have no record yet; with `failed` also those that failed."""
-    known = {} if fresh else read(out)
-    if failed:
+def run(campaign: Campaign, given: argparse.Namespace) -> None:
+    """Runs all cases, or those whose name matches, that have no record yet; with `--failed` also those that failed."""
+    if given.fresh and given.only is None:
+        campaign.forget()
+    known = _by_case(campaign.usable())
+    if given.failed:
         known = {name: record for name, record in known.items() if "ok" in (record["native"], _unhelpful(record))}
-    cases = [case for case in _cases() if case.name not in known and (only is None or re.search(only, case.name))]
-    if fresh and only is None:
-        out.unlink(missing_ok=True)
-    out.parent.mkdir(exist_ok=True)
-    with out.open("a") as file:
-        for count, record in enumerate(_records(cases, fixed=out == OUT), 1):
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            print(f"{count}/{len(cases)} {record['case']}: {record['native']} {record['detail']}", file=sys.stderr)
+    cases = [case for case in _cases() if case.name not in known]
+    cases = [case for case in cases if given.only is None or re.search(given.only, case.name)]
+    for count, record in enumerate(_records(cases, fixed=not given.open), 1):
+        campaign.keep(record)
+        print(f"{count}/{len(cases)} {record['case']}: {record['native']} {record['detail']}", file=sys.stderr)
 
 
-def read(out: Path) -> dict[str, dict[str, Any]]:
-    """The records by case; the last one of each counts."""
-    if not out.exists():
-        return {}
-    return {record["case"]: record for record in map(json.loads, out.read_text().splitlines())}
+def _by_case(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The last record of each case."""
+    return {record["case"]: record for record in records}
 
 
 def _unhelpful(record: Mapping[str, Any]) -> str:
@@ -341,11 +338,9 @@ in NumPy and torch. The verification takes NaN for right at the places where the
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--only", help="a regular expression: run the cases whose name matches")
-    parser.add_argument("--fresh", action="store_true", help="run cases that have a record again")
     parser.add_argument("--failed", action="store_true", help="run cases that are not right natively again")
-    parser.add_argument("--show", action="store_true", help="print what is recorded, and run nothing")
     parser.add_argument("--table", action="store_true", help="write the table of the documentation, and run nothing")
     parser.add_argument("--open", action="store_true", help="leave inputs that decide a shape as they are")
     return parser.parse_args()

@@ -1,6 +1,6 @@
 """Imports, tunes, verifies and times the models of the two papers on Droplet Search, each beside its peers.
 
-    papers.py [--models resnet18,vgg16] [--time 60] [--rounds 15] [--against openvino] [--again] [--table]
+    papers.py [--models resnet18,vgg16] [--time 60] [--rounds 15] [--against openvino] [--show] [--fresh]
 
 They are all 20 of the DPAnsor paper (its Figures 10, 14 and 17) and all six of the Droplet Search paper (its Figure 9);
 three are in both, so there are 23. torchvision and transformers define them, with seeded weights; batch norms have the
@@ -22,8 +22,8 @@ them that are not tuned, and the parts that onnxruntime runs. TensorFlow reads n
 the same network, that takes turns with ours in rounds of its own.
 
 Every model runs in a process of its own. Each is one line of benchmarks/recorded/paper_models.jsonl as soon as it is
-done, and is not done again with the same budget unless `--again` asks for it. `--table` prints what is kept as
-Markdown. 23 models take about 70 minutes with 60 s of tuning each. Run it on an idle machine.
+done, and is not done again on the same CPU with the same budget unless `--fresh` asks for it. `--show` prints what is
+kept as Markdown. 23 models take about 70 minutes with 60 s of tuning each. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, add_to_import_path, in_child, keep_line, kept_lines, machine
+from common import OUT, RECORDED, Campaign, add_to_import_path, campaign_parser, in_child, machine, markdown
 from graphs import graph, onnx_of
 from keras_networks import contenders as keras_contenders
 from race import artifacts, race
@@ -59,7 +59,6 @@ from stormdrop.errors import StormdropError
 from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.tuning.duration import seconds_of
 
-KEPT = Path(__file__).parents[1] / "recorded" / "paper_models.jsonl"
 LIMIT = 1800.0  # seconds that one model may take besides its tuning
 _FOLDER = OUT / "papers"
 
@@ -203,8 +202,7 @@ def table(entries: Sequence[Mapping[str, Any]]) -> str:
     ]
     latest = {entry["model"]: entry for entry in entries}
     rows = [_row(name, latest[name]) for name in MODELS if name in latest]
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(headings, rows)
 
 
 def _row(name: str, entry: Mapping[str, Any]) -> list[str]:
@@ -243,30 +241,25 @@ def main() -> None:
     if options.one:
         print(json.dumps(one(options.one, options)))
         return
-    done = {entry["model"]: entry for entry in kept_lines(KEPT) if entry["time"] == options.time}
-    if not options.table:
-        host = machine()
-        for name in options.models:
-            if name in done and not options.again:
-                continue
-            print(name, file=sys.stderr, flush=True)
-            keep = {"model": name, "time": options.time, "rounds": options.rounds, "machine": host}
-            given = [f"--time={options.time}", f"--rounds={options.rounds}", f"--seed={options.seed}"]
-            arguments = ["--one", name, *given, f"--against={','.join(options.against)}"]
-            done[name] = {**keep, **in_child(__file__, arguments, LIMIT + options.time)}
-            keep_line(KEPT, done[name])
-    print(table([done[name] for name in options.models if name in done]))
+    host = None if options.show else machine()
+    campaign = Campaign(RECORDED / "paper_models.jsonl", host, options, several=True)
+
+    def work(name: str) -> dict[str, Any]:
+        given = [f"--time={options.time}", f"--rounds={options.rounds}", f"--seed={options.seed}"]
+        arguments = ["--one", name, *given, f"--against={','.join(options.against)}"]
+        return {"rounds": options.rounds, **in_child(__file__, arguments, LIMIT + options.time)}
+
+    entries = campaign.collect(options.models, work, {"time": options.time}, key="model")
+    print(table(list(entries.values())))
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="models, separated by commas (%(default)s)")
     parser.add_argument("--time", default="60", help="the tuning of each model, such as 60s (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds with the peers (%(default)s)")
     parser.add_argument("--against", default=",".join(MODEL_PEERS), help="peers, separated by commas (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
-    parser.add_argument("--again", action="store_true", help="do the models again that are done")
-    parser.add_argument("--table", action="store_true", help="print what is kept, and measure nothing")
     parser.add_argument("--one", metavar="MODEL", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.time = seconds_of(options.time)

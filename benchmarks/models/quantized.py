@@ -1,6 +1,6 @@
 """Quantises models to bytes by onnxruntime's quantiser, tunes each, and times it beside onnxruntime and OpenVINO.
 
-    quantized.py [--models resnet50,nudenet] [--time 150] [--rounds 15] [--again] [--table]
+    quantized.py [--models resnet50,nudenet] [--time 150] [--rounds 15] [--show] [--fresh]
 
 Three have seeded weights (`graphs.py`), three are trained models out of packages (`wild.py`): a YOLOv8n, and the text
 detection and recognition of PP-OCR. `stormdrop.model.quantize` calls `quantize_static` with scales per channel, on
@@ -11,7 +11,7 @@ exact sums ("onnxruntime-exact"). The best peer is the fastest of those with rig
 peers whose outputs agree with ours.
 
 Each model is one line of benchmarks/recorded/quantized_models.jsonl as soon as it is done, and is not done again on the
-same CPU with the same budget unless `--again` asks for it. `--table` prints what is kept as Markdown. Six models take
+same CPU with the same budget unless `--fresh` asks for it. `--show` prints what is kept as Markdown. Six models take
 half an hour with 150 s of tuning each. Run it on an idle machine.
 """
 
@@ -32,7 +32,7 @@ import wild
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, keep_line, kept_lines, machine
+from common import OUT, RECORDED, Campaign, campaign_parser, machine, markdown
 from graphs import graph
 
 import stormdrop as sd
@@ -44,7 +44,6 @@ from stormdrop.model.onnx.index_ranges import index_ranges
 from stormdrop.model.quantize import quantize_model
 from stormdrop.tuning.duration import seconds_of
 
-KEPT = Path(__file__).parents[1] / "recorded" / "quantized_models.jsonl"
 PEERS = ("onnxruntime", "openvino")
 SAMPLES = 8
 _FOLDER = OUT / "quantized"
@@ -79,16 +78,10 @@ MODELS |= {name: _trained(name) for name in ("nudenet", "ocr-detection", "ocr-re
 def main() -> None:
     options = _options()
     host = machine()
-    same = {"time": options.time, "cpu": host["cpu"]}
-    kept = [entry for entry in kept_lines(KEPT) if options.table or all(entry[key] == same[key] for key in same)]
-    done = {entry["model"]: entry for entry in kept}
-    for name in [] if options.table else options.models:
-        if name in done and not options.again:
-            continue
-        print(name, file=sys.stderr, flush=True)
-        done[name] = {"model": name, **same, "machine": host, **measure(name, options)}
-        keep_line(KEPT, done[name])
-    print(table([done[name] for name in options.models if name in done]))
+    campaign = Campaign(RECORDED / "quantized_models.jsonl", host, options, several=True)
+    setting = {"time": options.time, "cpu": host["cpu"]}
+    entries = campaign.collect(options.models, lambda name: measure(name, options), setting, key="model")
+    print(table(list(entries.values())))
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -136,8 +129,7 @@ def samples(source: Path, shapes: Mapping[str, tuple[int, ...]], seed: int) -> d
 def table(entries: Sequence[Mapping[str, Any]]) -> str:
     """The entries as a table in Markdown: a row per model."""
     headings = ["model", "CPU", "layers in bytes", "error, top-1", "tuning", "latency", "best peer over ours", "others"]
-    lines = [headings, ["---"] * len(headings), *map(_row, entries)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return markdown(headings, map(_row, entries))
 
 
 def _row(entry: Mapping[str, Any]) -> list[str]:
@@ -170,14 +162,12 @@ def _row(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="models, separated by commas (%(default)s)")
     parser.add_argument("--time", default="150", help="the tuning of each model, such as 150s (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds with the peers (%(default)s)")
     parser.add_argument("--against", default=",".join(PEERS), help="peers, separated by commas (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
-    parser.add_argument("--again", action="store_true", help="do the models again that are done")
-    parser.add_argument("--table", action="store_true", help="print what is kept, and measure nothing")
     options = parser.parse_args()
     options.time = seconds_of(options.time)
     options.models, options.against = options.models.split(","), options.against.split(",")

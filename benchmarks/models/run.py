@@ -1,7 +1,7 @@
 """Tunes fourteen models from nothing, or others, and times each beside all its peers, in interleaved rounds.
 
-    run.py [--models resnet50,squeezenet] [--time 600] [--rounds 15] [--against openvino] [--resume] [--show]
-           [--precision bf16]
+    run.py [--models resnet50,squeezenet] [--time 600] [--rounds 15] [--against openvino] [--precision bf16]
+           [--show] [--fresh]
 
 The figures of a model are: the seconds and candidates of its tuning; its latency beside the peers; its error against
 onnxruntime, before the softmax if there is one at the end; the share of time outside of kernels; the share of time
@@ -10,9 +10,9 @@ in caches); and what the times of its tuned kernels add up to, over its latency.
 error is that against float32 on random inputs, with the top-1 agreement, and OpenVINO and torch compute in bfloat16,
 too.
 
-Every model is saved in benchmarks/out/models.json (models_bf16.json, models_auto.json) as soon as it is done, with its
-profile and its curve, so an interrupted run goes on with `--resume`. `--show` prints and draws what is saved. Artifacts
-and records are saved in a folder of the same name.
+Every model is saved in benchmarks/out/models.jsonl (models_bf16.jsonl, models_auto.jsonl) as soon as it is done, with
+its profile and its curve, and is not done again with the same options unless `--fresh` asks for it. `--show` prints and
+draws what is saved. Artifacts and records are saved in a folder of the same name.
 
 Without `--models` it takes the fourteen. `--models` may also name newer ones: efficientnet_b0, mobilenet_v3,
 convnext_tiny, swin_tiny, distilbert, whisper_tiny.
@@ -36,7 +36,7 @@ import onnx
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from common import OUT, bars, earlier_entries, machine, save
+from common import OUT, Campaign, bars, campaign_parser, machine
 from graphs import NAMES, NEWER, graph
 from ratios import best_peer, predicted_seconds, summary
 
@@ -59,20 +59,17 @@ def main() -> None:
     options = _options()
     host = machine()
     saved = _NAME if options.precision == FLOAT32 else f"{_NAME}_{options.precision}"
-    entries = earlier_entries(saved, host, "models")
+    campaign = Campaign(OUT / f"{saved}.jsonl", host, options, retries=True, document="models")
     print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}")
-    for name in options.models:
-        known = entries.get(name)
-        if options.show or (options.resume and known and "failed" not in known):
-            continue
-        print(name, file=sys.stderr)
+
+    def work(name: str) -> dict[str, Any]:
         try:
-            entries[name] = measure(name, options, OUT / saved / name)
+            return measure(name, options, OUT / saved / name)
         except StormdropError as error:
-            entries[name] = {"failed": str(error)}
-        entries = {model: entries[model] for model in (*NAMES, *NEWER) if model in entries}
-        save(saved, {"machine": host, "summary": summary(entries, LOWEST), "models": entries})
-    chosen = {name: entries[name] for name in options.models if name in entries}
+            return {"failed": str(error)}
+
+    setting = {part: getattr(options, part) for part in ("time", "against", "search", "seed")}
+    chosen = campaign.collect(options.models, work, setting)
     show(chosen)
     if good := {name: entry for name, entry in chosen.items() if "failed" not in entry}:
         print(draw(good, f"time over ours, {options.precision}, batch 1, on {host['cpu']}", saved))
@@ -207,7 +204,7 @@ def _ratio(entry: Mapping[str, Any], peer: str) -> float | None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--models", default=",".join(NAMES), help="models, separated by commas (%(default)s)")
     parser.add_argument("--time", type=float, default=600.0, help="seconds of tuning per model (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds with the peers (%(default)s)")
@@ -215,8 +212,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--search", default="storm", help="the search to tune with (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
     parser.add_argument("--precision", choices=PRECISIONS, default=FLOAT32, help="what models compute in (%(default)s)")
-    parser.add_argument("--resume", action="store_true", help="skip the models that are saved already")
-    parser.add_argument("--show", action="store_true", help="print and draw what is saved, and measure nothing")
     options = parser.parse_args()
     options.models, options.against = options.models.split(","), options.against.split(",")
     if unknown := [name for name in options.models if name not in (*NAMES, *NEWER)]:

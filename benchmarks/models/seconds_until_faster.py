@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, earlier_entries, machine
+from common import OUT, Campaign, machine
 from ratios import best_peer
 
 from stormdrop.bench.peers import MODEL_PEERS
@@ -35,12 +35,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", help="models, separated by commas (default: all that are saved)")
     names = parser.parse_args().models
-    entries = {name: entry for name, entry in earlier_entries(_NAME, machine(), "models").items() if "bench" in entry}
+    campaign = Campaign(OUT / f"{_NAME}.jsonl", machine(), document="models")
+    entries = {entry["name"]: entry for entry in campaign.entries if "bench" in entry}
     if not entries:
-        sys.exit(f"no model is saved in {OUT / _NAME}.json: run.py makes it")
+        sys.exit(f"no model is saved in {campaign.file}: run.py makes it")
     chosen = list(entries) if names is None else names.split(",")
     if unknown := [name for name in chosen if name not in entries]:
-        sys.exit(f"{unknown[0]} is not saved in {OUT / _NAME}.json; there are {', '.join(entries)}")
+        sys.exit(f"{unknown[0]} is not saved in {campaign.file}; there are {', '.join(entries)}")
     table(
         ["", "best peer", "its time over that of default schedules", "all kernels measured", "faster", "tuned"],
         [_row(name, entries[name]) for name in chosen],

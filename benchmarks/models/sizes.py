@@ -1,6 +1,6 @@
 """Several sizes in one artifact: MobileNetV2 at batch 1, 4 and 8, and BERT-base at 32, 128 and 384 tokens.
 
-    sizes.py [--models mobilenet_v2] [--time 300] [--rounds 31] [--resume] [--show]
+    sizes.py [--models mobilenet_v2] [--time 300] [--rounds 31] [--show] [--fresh]
 
 Each model is tuned once for its three sizes together, in three times the time, and once for each size alone, all from
 nothing. Each size is also compiled alone with the records of the joint tuning. At each size the three artifacts are
@@ -8,9 +8,9 @@ timed in turns: "all" has the three sizes, "alone" was tuned for this size only,
 schedules of the joint tuning. What "all" costs beside "same" is the dispatch, apart from schedules that the choice
 inside the model has replaced.
 
-The sizes on disk and the times of the tunings are reported, too. Every step is saved in benchmarks/out/sizes.json as
-soon as it is done, so an interrupted run goes on with `--resume`. The whole takes an hour and a half. Run it on an idle
-machine. It needs torch, torchvision and transformers, which make the models.
+The sizes on disk and the times of the tunings are reported, too. Every step is saved in benchmarks/out/sizes.jsonl
+as soon as it is done, and is not done again unless `--fresh` asks for it. The whole takes an hour and a half. Run it on
+an idle machine. It needs torch, torchvision and transformers, which make the models.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, earlier_entries, machine, save
+from common import OUT, Campaign, campaign_parser, machine
 from graphs import open_graph
 from race import artifacts, race
 
@@ -49,16 +49,16 @@ SIZES: dict[str, tuple[tuple[int, ...], Callable[[Any], Shapes]]] = {
 def main() -> None:
     options = _options()
     host = machine()
-    entries = earlier_entries(_NAME, host, "models") if options.resume or options.show else {}
+    campaign = Campaign(OUT / f"{_NAME}.jsonl", host, options, document="models")
     print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}")
+    setting = {"time": options.time, "rounds": options.rounds}
     for name in options.models if not options.show else ():
-        entry = entries.setdefault(name, {})
+        entry = campaign.known({"name": name}, setting) or {"name": name, **setting}
         for step, work in steps(name, options):
             if step not in entry:
                 print(f"{name}: {step}", file=sys.stderr)
-                entry[step] = work()
-                save(_NAME, {"machine": host, "models": entries})
-    show({name: entries[name] for name in options.models if name in entries})
+                entry = campaign.keep({**entry, step: work()})
+    show(campaign.saved(options.models))
 
 
 def steps(name: str, options: argparse.Namespace) -> list[tuple[str, Callable[[], Any]]]:
@@ -151,13 +151,11 @@ def _speed(entry: Mapping[str, Any]) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(SIZES))
     parser.add_argument("--time", type=float, default=300.0, help="seconds of tuning for each size")
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", action="store_true", help="go on where an earlier run ended")
-    parser.add_argument("--show", action="store_true", help="only print what is saved")
     options = parser.parse_args()
     unknown = [name for name in options.models if name not in SIZES]
     if unknown:

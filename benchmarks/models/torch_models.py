@@ -26,15 +26,17 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import in_child, keep_line, kept_lines
+from common import RECORDED, Campaign, campaign_parser, in_child, versions
 from torch_modules import NAMES, made
 
-OUT = Path(__file__).parents[1] / "recorded" / "torch_models.jsonl"
+from stormdrop import Cpu
+
 WAYS = ("compile", "module", "onnx")
 LIMIT = 600.0  # seconds that one model may take besides its tuning
 WRONG = 1e-2  # a larger error than this, relative to the largest output, is no rounding, if a peer has a smaller one
@@ -141,11 +143,10 @@ def _line(entry: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = campaign_parser(__doc__)
     parser.add_argument("--models", default=",".join(NAMES))
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--time", default="0", help="budget of each tuning, such as 60s; 0 compiles only")
-    parser.add_argument("--again", action="store_true", help="forget what is done of these models and ways")
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "WAY"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     from stormdrop.tuning.duration import seconds_of
@@ -155,16 +156,20 @@ def main() -> None:
         name, way = given.one
         print(json.dumps(one(name, way, seconds)))
         return
-    done = {(entry["model"], entry["way"], entry["time"]): entry for entry in kept_lines(OUT)}
+    target = Cpu.detect()
+    host = {"cpu": target.cpu, "cores": target.cores, "versions": versions()}
+    campaign = Campaign(RECORDED / "torch_models.jsonl", host, given, several=True)
     outcomes: Counter[tuple[str, str]] = Counter()
     for name in given.models.split(","):
         for way in given.ways.split(","):
-            entry = None if given.again else done.get((name, way, seconds))
+            key = {"model": name, "way": way, "time": seconds}
+            arguments = ["--one", name, way, "--time", str(seconds)]
+            if given.show:
+                entry = campaign.latest(key)
+            else:
+                entry = campaign.once(key, partial(in_child, __file__, arguments, LIMIT + seconds))
             if entry is None:
-                arguments = ["--one", name, way, "--time", str(seconds)]
-                found = in_child(__file__, arguments, LIMIT + seconds)
-                entry = {"model": name, "way": way, "time": seconds, **found}
-                keep_line(OUT, entry)
+                continue
             outcomes[way, _outcome(entry)] += 1
             print(_line(entry), flush=True)
     print(", ".join(f"{way} {outcome}: {count}" for (way, outcome), count in sorted(outcomes.items())))

@@ -1,13 +1,14 @@
 """How much the records of one network save when another network is tuned.
 
-    transfer.py [--first resnet50] [--second resnet18] [--time 120] [--show]
+    transfer.py [--first resnet50] [--second resnet18] [--time 120] [--show] [--fresh]
 
 The second model is tuned twice: from nothing, and with records that hold a tuning of the first model. Records answer
 equal kernels; the search of other kernels begins where those of the first model have ended. The figures of a tuning
 are: measured candidates, seconds, answered kernels, and the seconds until the kernels of the model together were within
 3% of the final result of the tuning from nothing. In the end both tuned models take turns.
 
-The results are saved in benchmarks/out/models_transfer.json. It takes six minutes. Run it on an idle machine.
+The results are saved in benchmarks/out/models_transfer.jsonl, and are not measured again unless `--fresh` asks for it.
+It takes six minutes. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, earlier_entries, machine, save
+from common import OUT, Campaign, campaign_parser, machine
 from graphs import NAMES, graph
 from race import artifacts, race
 
@@ -36,19 +37,21 @@ NEAR = 1.03
 
 def main() -> None:
     options = _options()
-    host = machine()
-    entries = earlier_entries(_NAME, host, "pairs")
+    campaign = Campaign(OUT / f"{_NAME}.jsonl", machine(), options, document="pairs")
     pair = f"{options.first}, {options.second}"
-    if not options.show:
-        with sd.open_store("sqlite://") as empty, sd.open_store("sqlite://") as known:
-            alone = tune(options.second, "alone", options, empty)
-            before = tune(options.first, "first", options, known)
-            after = tune(options.second, "after", options, known)
-        feeds = random_feeds(sd.load(_FOLDER / "alone").inputs, options.seed)
-        figures = race(artifacts(_FOLDER, ["alone", "after"], feeds), "alone", options.rounds)
-        entries[pair] = {"first": before, "alone": alone, "after": after, "race": figures}
-        save(_NAME, {"machine": host, "pairs": entries})
-    show(options.first, options.second, entries[pair])
+    setting = {"time": options.time, "seed": options.seed}
+    show(options.first, options.second, campaign.collect([pair], lambda _: measure(options), setting)[pair])
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Tunes the first model, and the second one without and with its records; times both results in turns."""
+    with sd.open_store("sqlite://") as empty, sd.open_store("sqlite://") as known:
+        alone = tune(options.second, "alone", options, empty)
+        before = tune(options.first, "first", options, known)
+        after = tune(options.second, "after", options, known)
+    feeds = random_feeds(sd.load(_FOLDER / "alone").inputs, options.seed)
+    figures = race(artifacts(_FOLDER, ["alone", "after"], feeds), "alone", options.rounds)
+    return {"first": before, "alone": alone, "after": after, "race": figures}
 
 
 def tune(name: str, role: str, options: argparse.Namespace, store: Store) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def show(first: str, second: str, entry: dict[str, Any]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--first", default="resnet50", choices=NAMES, help="the model with records (%(default)s)")
     parser.add_argument(
         "--second", default="resnet18", choices=NAMES, help="the model that is tuned twice (%(default)s)"
@@ -106,7 +109,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--time", type=float, default=120.0, help="the most seconds of each tuning (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of the race (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
-    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
     return parser.parse_args()
 
 

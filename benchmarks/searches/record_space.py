@@ -112,9 +112,9 @@ def record(
         **{name: getattr(setting, name) for name in ("seed", "sketches", "versions")},
         "passes": passes,
     }
-    if fresh:
-        ledger.unlink(missing_ok=True)
     campaign = Campaign(ledger)
+    if fresh:
+        campaign.forget()
     known = _known(campaign, identity, setting.sketches)
     begin = time.perf_counter() - (known[-1].elapsed if known else 0.0)
     if len(known) < len(todo):

@@ -12,7 +12,6 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 ARMS = ["droplet", "grid"]
-SETTING = {"trials": 7, "seed": 0, "cpu": "A CPU"}
 
 
 @pytest.fixture
@@ -49,7 +48,6 @@ def asked(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(script, "exported", lambda model, path: None)
     monkeypatch.setattr(script, "import_model", lambda source: SimpleNamespace(tasks=layers))
     monkeypatch.setattr(script, "layers_of", lambda graph, target: layers)
-    monkeypatch.setattr(script, "machine", dict)
     for function in (tuned, race_layer, race_models):
         monkeypatch.setattr(script, function.__name__, function)
     return log
@@ -57,14 +55,14 @@ def asked(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_it_goes_on_where_it_was_ended(script: ModuleType, asked: list[str], tmp_path: Path) -> None:
     options = _options(tmp_path)
-    script.complete("vgg16", options, SETTING)
+    _complete(script, "vgg16", options)
     assert asked == ["a droplet", "a grid", "b droplet", "b grid", "race a", "race b", "race of models"]
     whole = options.file.read_text()
-    script.complete("vgg16", options, SETTING)
+    _complete(script, "vgg16", options)
     assert options.file.read_text() == whole and len(asked) == 7
     lines = whole.splitlines(keepends=True)
     options.file.write_text("".join(lines[:3]) + lines[3][:30])
-    script.complete("vgg16", options, SETTING)
+    _complete(script, "vgg16", options)
     assert asked[7:] == ["b droplet", "b grid", "race a", "race b", "race of models"]
     assert options.file.read_text() == whole
 
@@ -77,8 +75,8 @@ def test_another_cpu_has_its_own_tunings_and_tables(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = _options(tmp_path)
-    script.complete("vgg16", options, SETTING)
-    script.complete("vgg16", options, {**SETTING, "cpu": "Another CPU"})
+    _complete(script, "vgg16", options)
+    _complete(script, "vgg16", options, "Another CPU")
     assert asked[7:] == asked[:7]
     arguments = ["autotvm.py", "--table", "--trials", "7", "--searches", ",".join(ARMS), "--file", str(options.file)]
     monkeypatch.setattr("sys.argv", arguments)
@@ -88,15 +86,15 @@ def test_another_cpu_has_its_own_tunings_and_tables(
 
 def test_kernels_of_another_model_are_not_tuned_again(script: ModuleType, asked: list[str], tmp_path: Path) -> None:
     options = _options(tmp_path)
-    script.complete("vgg16", options, SETTING)
-    script.complete("bert_base", options, SETTING)
+    _complete(script, "vgg16", options)
+    _complete(script, "bert_base", options)
     assert asked[7:] == ["race of models"]  # the paper's Figure 18 has no layers of BERT
 
 
 def test_the_tables_tell_failures_and_what_is_similar(script: ModuleType, asked: list[str], tmp_path: Path) -> None:
     options = _options(tmp_path)
-    script.complete("vgg16", options, SETTING)
-    entries = script.kept_lines(options.file)
+    _complete(script, "vgg16", options)
+    entries = script.Campaign(options.file).entries
     rows = [line.split(" | ") for line in script.model_table(entries, ["vgg16", "bert_base"], ARMS).splitlines()]
     untuned, droplet, grid, missing = rows[2:]
     assert (untuned[2], droplet[2], grid[2]) == ("9.00 ms", "4.00 ms =", "4.00 ms =")
@@ -137,6 +135,10 @@ def _layer(script: ModuleType, index: int, name: str, weight: int, template: boo
 def _figures(seconds: float) -> dict[str, Any]:
     samples = [seconds, 1.001 * seconds, 0.999 * seconds]
     return {"seconds": seconds, "samples": samples, "speed": 1.0, "speed_interval": [0.9, 1.1]}
+
+
+def _complete(script: ModuleType, model: str, options: argparse.Namespace, cpu: str = "A CPU") -> None:
+    script.complete(script.Campaign(options.file), model, options, {"trials": 7, "seed": 0, "cpu": cpu})
 
 
 def _options(folder: Path) -> argparse.Namespace:

@@ -192,6 +192,9 @@ def test_no_flags_at_all(common: ModuleType, tmp_path: Path) -> None:
     campaign = common.Campaign(tmp_path / "folder" / "ledger.jsonl")
     assert campaign.entries == []
     assert campaign.keep({"of": (1, 2)}) == {"of": [1, 2]}
+    campaign.forget()
+    assert campaign.entries == [] and not campaign.file.exists()
+    campaign.keep({"of": (1, 2)})
     assert common.Campaign(campaign.file, options=Namespace(file=None, show=True, fresh=False)).entries == [
         {"of": [1, 2]}
     ]
