@@ -1,6 +1,6 @@
 """The 30 shapes of Table 1 of the AF-DS paper on a GPU: its four systems beside ROLLER, storm, MetaSchedule and torch.
 
-    run.py [--shapes M0,R2] [--minutes 1,2] [--trials 1000] [--runs 3] [--small] [--resume] [--show]
+    run.py [--shapes M0,R2] [--minutes 1,2] [--trials 1000] [--runs 3] [--small] [--show] [--fresh]
 
 Every shape is tuned from nothing, `--runs` times with different seeds. The searches are as the paper prints them
 (`preset=paper`, populations of 2,048), and convolutions are plain, as in Table 1:
@@ -21,8 +21,8 @@ kernels and over those of Ansor after all its trials (arithmetic means of the ru
 the seconds and candidates of tuning by network (Table 2), and the variability of the runs, (max - min) / max of their
 speeds, as geometric means by network (equation 1, Table 3).
 
-Every shape is saved in benchmarks/out/gpu.json as soon as it is done. All shapes take days. `--small` has two shapes,
-one run, half a minute each and no runs by trials, and is saved in gpu_small.json; a tuning that would not end within
+Every shape is saved in benchmarks/out/gpu.jsonl as soon as it is done. All shapes take days. `--small` has two shapes,
+one run, half a minute each and no runs by trials, and is saved in gpu_small.jsonl; a tuning that would not end within
 nine minutes is left out.
 """
 
@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import statistics
 import sys
@@ -45,7 +44,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
 import metaschedule_peer
-from common import OUT, bars, earlier_entries, machine, save
+from common import OUT, Campaign, bars, campaign_parser, machine
 from shapes import SHAPES, Shape, chosen
 
 import stormdrop as sd
@@ -83,27 +82,25 @@ Tuned = tuple[Any, float, int]
 def main() -> None:
     options = _options()
     name = "gpu_small" if options.small else "gpu"
+    file, document, against = OUT / f"{name}.jsonl", "shapes", _by_trials("Ansor", options)
     if options.show:
-        path = OUT / f"{name}.json"
-        if not path.exists():
-            sys.exit(f"nothing has been measured yet: there is no {path}")
-        show(name, json.loads(path.read_text())["shapes"], _by_trials("Ansor", options))
+        show(name, Campaign(file, None, options, document=document).saved(options.shapes), against)
         return
     device = parse_machine("cuda")
     assert isinstance(device, Gpu)
     device.tvm()  # makes CUDA number GPUs as the driver does, before torch begins to use it
     host = {**machine(), **_torch(), "gpu": device.machine, "conditions": device.conditions}
-    entries = earlier_entries(name, host, "shapes", same=("cpu", "cores", "gpu"))
+    campaign = Campaign(file, host, options, same=("cpu", "cores", "gpu"), retries=True, document=document)
     setting = {"minutes": options.minutes, "trials": options.trials, "runs": options.runs}
     end = time.monotonic() + _SMALL_SECONDS if options.small else math.inf
-    for position, shape in enumerate(options.shapes):
-        known = entries.get(shape, {})
-        if options.resume and known.get("times") and all(known.get(key) == value for key, value in setting.items()):
-            continue
-        left = (end - time.monotonic()) / (len(options.shapes) - position)
-        entries[shape] = {**setting, **measure(shape, device, options, time.monotonic() + left)}
-        save(name, {"machine": host, "shapes": entries})
-    show(name, {shape: entries[shape] for shape in options.shapes if shape in entries}, _by_trials("Ansor", options))
+    shapes = list(options.shapes)
+
+    def work(shape: str) -> dict[str, Any]:
+        begin = time.monotonic()
+        left = (end - begin) / (len(shapes) - shapes.index(shape))
+        return measure(shape, device, options, begin + left)
+
+    show(name, campaign.collect(shapes, work, setting), against)
 
 
 def _torch() -> dict[str, Any]:
@@ -356,7 +353,7 @@ def _minutes(text: str) -> list[float]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--shapes", default=",".join(TABLE_1), help="shapes, separated by commas (%(default)s)")
     parser.add_argument(
         "--minutes", default=[1.0, 2.0], type=_minutes, help="minutes of tuning, separated by commas (1,2)"
@@ -364,8 +361,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=1000, help="of the runs by trials; 0 for none (%(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="runs of each tuning, with different seeds (%(default)s)")
     parser.add_argument("--small", action="store_true", help=f"{' and '.join(SMALL)}, one run of half a minute each")
-    parser.add_argument("--resume", action="store_true", help="skip the shapes that are saved already")
-    parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
     options = parser.parse_args()
     options.shapes = SMALL if options.small else chosen(options.shapes, TABLE_1)
     options.minutes = [0.5] if options.small else options.minutes
