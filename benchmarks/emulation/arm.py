@@ -1,6 +1,7 @@
 """Checks every sketch of every operator on emulated ARM processors, through a runner, as a tuning would measure it.
 
     arm.py [--board FOLDER] [--cpus cortex-a72,a64fx] [--points 12] [--corners 4] [--sources builtin,rules]
+           [--show] [--fresh]
 
 A point is right if it schedules, compiles, runs on the board and computes what NumPy computes: small integers before
 and after its samples, and real numbers of six decades within the bound that follows from rounding. The points of a
@@ -17,14 +18,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from common import OUT, kept_lines, machine, save
+from common import OUT, Campaign, campaign_parser, machine, save
 from correct import KERNELS
 from make_arm_board import DEFAULT
 
@@ -47,8 +47,6 @@ from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.sketches.registry import SOURCES, sketches_for
 from stormdrop.trial import Candidate, Request, Status
 
-LEDGER = OUT / "arm_points.jsonl"
-
 _CHUNK = 4  # points of a space that are tried before the next space has its turn
 _SECONDS = 180.0  # for the build of a point, and for its run: patience for an emulator on a busy machine
 _DRAWN = 4096  # combinations of ends that are drawn in search of corners
@@ -60,18 +58,19 @@ Key = tuple[str, str, str, str, tuple[int, ...]]
 
 def main() -> None:
     options = _options()
-    known = _ledger()
+    campaign = Campaign(OUT / "arm_points.jsonl", options=options)
+    if options.show:
+        _report(_known(campaign.entries))
+    known = _known(campaign.usable())
     with ExitStack() as stack:
         pool = stack.enter_context(WorkerPool(1, 1))
         boards = {cpu: stack.enter_context(ArmBoard(options.board, cpu)) for cpu in options.cpus}
-        ledger = stack.enter_context(LEDGER.open("a"))
         for begin in range(0, 1 + options.corners + options.points, _CHUNK):
             for text, cpu, source in itertools.product(options.kernels, options.cpus, options.sources):
                 for key, verdict, why in _checked(text, cpu, source, options, begin, known, boards[cpu], pool):
                     known[key] = verdict, why
                     words = ("cpu", "kernel", "source", "sketch", "point", "verdict", "why")
-                    ledger.write(json.dumps(dict(zip(words, (*key, verdict, why), strict=True))) + "\n")
-                    ledger.flush()
+                    campaign.keep(dict(zip(words, (*key, verdict, why), strict=True)))
                     if verdict not in ("right", "refused"):
                         print(f"{cpu}: {text}: {key[3]} {key[4]}: {verdict}: {why}", file=sys.stderr, flush=True)
     _report(known)
@@ -132,15 +131,14 @@ def _points(space: Any, corners: int, random: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys([space.origin, *found, *(space.sample(rng) for _ in range(random))]))
 
 
-def _ledger() -> dict[Key, tuple[str, str]]:
-    OUT.mkdir(exist_ok=True)
+def _known(rows: Sequence[Mapping[str, Any]]) -> dict[Key, tuple[str, str]]:
     return {
         (row["cpu"], row["kernel"], row["source"], row["sketch"], tuple(row["point"])): (row["verdict"], row["why"])
-        for row in kept_lines(LEDGER)
+        for row in rows
     }
 
 
-def _report(known: dict[Key, tuple[str, str]]) -> None:
+def _report(known: dict[Key, tuple[str, str]]) -> NoReturn:
     groups: dict[tuple[str, str], Counter[str]] = {}
     for (cpu, text, _, _, _), (verdict, _) in known.items():
         groups.setdefault((cpu, text.split()[0]), Counter())[verdict] += 1
@@ -160,7 +158,7 @@ def _report(known: dict[Key, tuple[str, str]]) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     names = list(dict.fromkeys(text.split()[0] for text in KERNELS))
     parser.add_argument("--board", type=Path, default=DEFAULT, help="folder of the board (%(default)s)")
     parser.add_argument("--cpus", default="cortex-a72,a64fx", help="processors, with commas in between (%(default)s)")
@@ -169,7 +167,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--corners", type=int, default=4, help="outermost points of each space (%(default)s)")
     parser.add_argument("--sources", default=",".join(SOURCES), help="sources of sketches (%(default)s)")
     options = parser.parse_args()
-    if reason := missing(options.board):
+    if not options.show and (reason := missing(options.board)):
         sys.exit(reason)
     options.cpus, options.sources = options.cpus.split(","), options.sources.split(",")
     wanted = options.operators.split(",")

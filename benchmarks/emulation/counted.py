@@ -1,6 +1,6 @@
 """Searches on a device that repeats its times to 0.1%: an emulated Cortex-A72 whose clock counts instructions.
 
-    counted.py [--board FOLDER] [--trials 24] [--searches droplet,storm,...]
+    counted.py [--board FOLDER] [--trials 24] [--searches droplet,storm,...] [--show] [--fresh]
 
 Each search tunes three operators. The table and the plot show the executed instructions of the best schedule after so
 many evaluations; a star marks where a search converged. Instructions are not cycles: this compares searches, and says
@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, kept_lines, save
+from common import OUT, Campaign, campaign_parser
 from make_arm_board import DEFAULT
 
 import stormdrop as sd
@@ -46,8 +45,6 @@ from stormdrop.trial import Candidate, Measurement, Request, Status
 KERNELS = ("matmul m=32 n=64 k=32", "conv2d n=1 h=8 w=8 ci=16 co=32 kh=3 kw=3 pad=1", "softmax m=16 n=100")
 SEARCHES = ("grid", "random", "genetic", "annealing", "evolutionary", "droplet", "dpansor", "storm")
 CPU = "cortex-a72"
-LEDGER = OUT / "counted.jsonl"
-
 _SECONDS = 180.0  # for the build of a candidate, and for its run: patience for an emulator on a busy machine
 _NOISE = 1e-3  # by which two counts of a candidate may differ
 _AGAIN = 4  # candidates of each operator that are counted again
@@ -81,8 +78,8 @@ class Board(LocalMeasurer):
 class Counted(Measurer):
     """Measures each candidate once, and answers from the ledger ever after. It keeps the order of first requests."""
 
-    def __init__(self, text: str, inner: Board, known: Ledger, file: TextIO) -> None:
-        self._text, self._inner, self._known, self._file = text, inner, known, file
+    def __init__(self, text: str, inner: Board, known: Ledger, campaign: Campaign) -> None:
+        self._text, self._inner, self._known, self._campaign = text, inner, known, campaign
 
     def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         for request in requests:
@@ -96,41 +93,54 @@ class Counted(Measurer):
         return list(self.measure([Request(candidate, rounds) for candidate in candidates]))
 
     def close(self) -> None:
-        """Whoever opened the board and the ledger closes them."""
+        """Whoever opened the board closes it."""
 
     def _keep(self, candidate: Candidate, measurement: Measurement) -> None:
         measurement = Measurement(measurement.status, measurement.seconds[:1], measurement.error)
         self._known[self._text, candidate] = measurement
         row = {"kernel": self._text, "sketch": candidate.sketch, "point": candidate.point}
         row.update(status=measurement.status.value, seconds=measurement.seconds, error=measurement.error)
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        self._campaign.keep(row)
 
 
 def main() -> None:
     options = _options()
-    known = _ledger()
+    campaign = Campaign(OUT / "counted.jsonl", options=options)
+    if options.show:
+        _show([run for run in campaign.entries if "search" in run])
+        return
+    known = _known(campaign)
     runs: list[dict[str, Any]] = []
-    with ArmBoard(options.board, CPU, counted=True) as board, LEDGER.open("a") as file:
+    with ArmBoard(options.board, CPU, counted=True) as board:
         for text in KERNELS:
             with Board(text, board) as inner:
-                device = Counted(text, inner, known, file)
+                device = Counted(text, inner, known, campaign)
                 for name in options.searches:
                     spaces = [space for _, space in inner.sketches]
                     search = create(name, spaces, np.random.default_rng(0), inner.knowledge)
                     trace = run_search(search, device, options.trials)
                     best = _best_so_far([known[text, candidate] for candidate in trace.measurements])
-                    runs.append({"kernel": text, "search": name, "converged": trace.converged, "best": best})
+                    run = {"kernel": text, "search": name, "trials": options.trials}
+                    runs.append(campaign.keep({**run, "converged": trace.converged, "best": best}))
                     print(f"{text}: {name}: {len(best)} evaluations", file=sys.stderr, flush=True)
     differing = _count_again(options.board, known)
-    table(["operator", "search", "first", "best", "evaluations", "converged"], [_row(run) for run in runs])
+    _show(runs)
     print(f"{len(known)} candidates, {sum(not entry.ok for entry in known.values())} failed")
     print(
         f"{len(differing)} of {_AGAIN * len(KERNELS)} counts differ by more than 0.1% on a board that was started anew"
     )
-    document = {"cpu": CPU, "trials": options.trials, "runs": runs, "differing": differing}
-    print(save("counted", document), _draw(runs))
+    for line in differing:
+        print(line)
     sys.exit(bool(differing))
+
+
+def _show(runs: Sequence[dict[str, Any]]) -> None:
+    """Prints the last run of each search on each operator, and draws their convergence."""
+    if not runs:
+        sys.exit("no search has run yet: run this script without --show")
+    last = list({(run["kernel"], run["search"]): run for run in runs}.values())
+    table(["operator", "search", "first", "best", "evaluations", "converged"], [_row(run) for run in last])
+    print(_draw(last))
 
 
 def _best_so_far(measurements: Sequence[Measurement]) -> list[float | None]:
@@ -191,23 +201,24 @@ def _draw(runs: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def _ledger() -> Ledger:
-    OUT.mkdir(exist_ok=True)
+def _known(campaign: Campaign) -> Ledger:
     known: Ledger = {}
-    for row in kept_lines(LEDGER):
+    for row in campaign.usable():
+        if "search" in row:
+            continue
         candidate = Candidate(row["sketch"], tuple(row["point"]))
         known[row["kernel"], candidate] = Measurement(Status(row["status"]), tuple(row["seconds"]), row["error"])
     return known
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--board", type=Path, default=DEFAULT, help="folder of the board (%(default)s)")
     parser.add_argument("--trials", type=int, default=24, help="evaluations of each search (%(default)s)")
     parser.add_argument("--searches", default=",".join(SEARCHES), help="with commas in between (%(default)s)")
     options = parser.parse_args()
     options.searches = options.searches.split(",")
-    if reason := missing(options.board):
+    if not options.show and (reason := missing(options.board)):
         sys.exit(reason)
     if unknown := [name for name in options.searches if name not in names()]:
         sys.exit(f"--searches: there is no {unknown[0]}; there are {', '.join(names())}")

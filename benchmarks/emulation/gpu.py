@@ -4,17 +4,17 @@
     python benchmarks/emulation/gpu.py --points 5 --only softmax
     python benchmarks/emulation/gpu.py --sources rules the sketches that rules derive, in place of ours
     python benchmarks/emulation/gpu.py --how host      the CUDA source instead, compiled by g++ with sanitizers
-    python benchmarks/emulation/gpu.py --summary       only the table of what was done so far
+    python benchmarks/emulation/gpu.py --show          only the table of what was done so far
 
-Each execution is a line of a file (`--out`), written when it is known: a run that is ended goes on where it was. The
-table says how many points were executed, and how many were wrong, raced or left their buffers. Exit code 1 if any did.
+Each execution is a line of benchmarks/out/gpu_emulation.jsonl, written when it is known: a run that is ended goes on
+where it was. The table says how many points were executed, and how many were wrong, raced or left their buffers. Exit
+code 1 if any did.
 
 PoCL and Oclgrind need the extra `opencl` and the packages pocl-opencl-icd and oclgrind; the host needs g++.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import Counter, defaultdict
@@ -25,6 +25,9 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from common import OUT, Campaign, campaign_parser, markdown
 
 from stand_ins.cuda_on_host import SANITIZERS, execute_on_host
 from stand_ins.opencl_execution import EMULATED, Execution, Job, execute
@@ -73,43 +76,28 @@ _BATCH = 8  # executions of a process, after which they are written down
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--points", type=int, default=50, help="random points of each space")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="only cases that begin so")
     parser.add_argument("--sources", default="builtin", help="of builtin, rules (%(default)s)")
     parser.add_argument("--how", default="pocl,oclgrind", help=f"of {', '.join(_HOW)}")
-    parser.add_argument("--out", type=Path, default=Path("gpu-emulation.jsonl"))
-    parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()
-    done = read(options.out)
-    if not options.summary:
+    campaign = Campaign(OUT / "gpu_emulation.jsonl", options=options)
+    done = {key(line): line for line in (campaign.entries if options.show else campaign.usable())}
+    if not options.show:
         for how in options.how.split(","):
             if how not in _HOW:
                 parser.error(f"--how {how}: it is one of {', '.join(_HOW)}")
             cases = (*CASES, HALF) if how == "host" else CASES
             for case in (case for case in cases if case.startswith(options.only)):
                 for line in check(case, how, options.points, options.seed, done, options.sources.split(",")):
-                    done[key(line)] = line
-                    with options.out.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
+                    done[key(line)] = campaign.keep(line)
     sys.exit(summary(done.values()))
 
 
 def key(line: dict[str, Any]) -> str:
     return json.dumps([line["case"], line["sketch"], line["point"], line["how"]])
-
-
-def read(path: Path) -> dict[str, dict[str, Any]]:
-    """What was executed before, by its key. A line that was cut off is executed again."""
-    done = {}
-    for text in path.read_text().splitlines() if path.exists() else []:
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        done[key(line)] = line
-    return done
 
 
 def points_of(space: Space, count: int, seed: int) -> list[tuple[int, ...]]:
@@ -201,9 +189,8 @@ def summary(lines: Any) -> int:
         if line.get("failed") or line.get("wrong") or complaints:
             bad.append(line)
     columns = ("points", "failed", "wrong", "races", "out of bounds", "barriers")
-    print(f"| how | sketch | {' | '.join(columns)} |\n|---|---|{'---|' * len(columns)}")
-    for (how, sketch), count in sorted(counts.items()):
-        print(f"| {how} | {sketch} | {' | '.join(str(count[column]) for column in columns)} |")
+    rows = [[*names, *(str(count[column]) for column in columns)] for names, count in sorted(counts.items())]
+    print(markdown(["how", "sketch", *columns], rows))
     for line in bad[:20]:
         print(json.dumps(line))
     return 1 if bad or not counts else 0
