@@ -52,58 +52,12 @@ def _version(name: str) -> str | None:
         return None
 
 
-def earlier_entries(
-    name: str, host: Mapping[str, Any], key: str = "kernels", same: Sequence[str] = ("cpu", "cores")
-) -> dict[str, Any]:
-    """The entries that earlier runs of a script have saved. Ends the program if they are from another machine.
-
-    Args:
-        name: the name of the script's file in benchmarks/out, without ".json".
-        host: this machine, as the script describes it.
-        key: the part of the document that holds the entries.
-        same: the parts of the description that have to be equal.
-    """
-    path = OUT / f"{name}.json"
-    if not path.exists():
-        return {}
-    document = json.loads(path.read_text())
-    if any(document["machine"][part] != host[part] for part in same):
-        theirs = ", ".join(str(document["machine"][part]) for part in same)
-        sys.exit(f"{path} is from another machine ({theirs}): move it away first")
-    entries: dict[str, Any] = document[key]
-    return entries
-
-
 def save(name: str, document: dict[str, Any]) -> Path:
     """Writes the document as JSON and returns its path."""
     OUT.mkdir(exist_ok=True)
     path = OUT / f"{name}.json"
     path.write_text(json.dumps(document, indent=1) + "\n")
     return path
-
-
-def kept_lines(path: Path) -> list[dict[str, Any]]:
-    """The entries of a file that has one JSON document a line, which a run that is started again reads first.
-
-    A last line that an earlier run had no time to finish is removed from the file.
-    """
-    if not path.exists():
-        return []
-    *lines, last = path.read_text().split("\n")
-    if last:
-        path.write_text("".join(f"{line}\n" for line in lines))
-    return [json.loads(line) for line in lines]
-
-
-def keep_line(path: Path, entry: Mapping[str, Any]) -> None:
-    """Appends an entry to such a file, in place of a line that was cut off."""
-    path.parent.mkdir(exist_ok=True)
-    text = path.read_text() if path.exists() else ""
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole)
-    with path.open("a") as file:
-        file.write(json.dumps(entry) + "\n")
 
 
 def campaign_parser(description: str | None) -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
 """All configurations of one layer: how points fail, how speeds are distributed, and how searches fare on such a space.
 
-    exhaustive.py [--share 0.1] [--show]
+    exhaustive.py [--share 0.1] [--show] [--fresh]
 
 NoSE paper, section V, experiment 1: the layer C12 of Table II (7 x 7, 512 to 512 channels, window of 3 x 3, stride and
 padding of 1), every point of one template.
@@ -35,7 +35,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from claims_searches import nose_errors, nose_seconds
-from common import add_to_import_path
+from common import add_to_import_path, campaign_parser
 from grounds import OUT, geomean, machine, save, table
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -76,8 +76,9 @@ def main() -> None:
         space = space_of(spatial_pack, workload, target)
         assert space is not None
         points = max(1, round(options.share * space.size))
-        ledger = OUT / f"{_NAME}.ledger.jsonl"
-        record(workload, target, [(spatial_pack, space)], ledger, recording_file, points=points, seed=options.seed)
+        ledger, seed, fresh = options.file or OUT / f"{_NAME}.ledger.jsonl", options.seed, options.fresh
+        sketches = [(spatial_pack, space)]
+        record(workload, target, sketches, ledger, recording_file, points=points, seed=seed, fresh=fresh)
     elif not recording_file.exists():
         sys.exit(f"{recording_file} is not there yet: run this script without --show")
     recording = recordings.load(recording_file)
@@ -231,13 +232,12 @@ def _over_optimum(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--share", type=float, default=1.0, help="the share of the points to measure (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of the points and their order (%(default)s)")
     parser.add_argument("--seeds", type=int, default=10, help="runs of each search (%(default)s)")
     parser.add_argument("--trials", type=int, default=2000, help="the most evaluations of a run (%(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="processes of the searches (%(default)s)")
-    parser.add_argument("--show", action="store_true", help="measure nothing: use the recording that is there")
     options = parser.parse_args()
     if not 0 < options.share <= 1:
         parser.error(f"--share {options.share}: must be above 0 and at most 1")

@@ -1,6 +1,6 @@
 """Each search as its paper prints it beside its default here: what our deviations are worth.
 
-    presets.py [--seeds 10] [--live] [--only droplet,dpansor] [--show]
+    presets.py [--seeds 10] [--live] [--only droplet,dpansor] [--show] [--fresh]
 
 Without `--live`, all arms run on the recorded GPU spaces of `--data`, 200 evaluations each, under the recorded noise.
 Nothing is timed. (`roller` needs a model of the machine, so recordings are no ground for it.) With `--live`, they tune
@@ -14,15 +14,18 @@ is there is balanced. `--show` prints what is there.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from grounds import DATA, OUT, caches, geomean, keep_line, kept_lines, machine, share_cores, table
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from common import OUT, Campaign, campaign_parser, machine
+from grounds import DATA, caches, geomean, share_cores, table
 from live import KERNELS
 
 import stormdrop as sd
@@ -57,46 +60,45 @@ _TOGETHER = 32  # kernels that race at once: a worker holds 40
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of Kernel Tuner caches (%(default)s)")
     parser.add_argument("--seeds", type=int, default=10, help="runs of each arm on each ground (%(default)s)")
     parser.add_argument("--only", default=",".join(ARMS), help="searches, separated by commas (%(default)s)")
     parser.add_argument("--live", action="store_true", help="tune kernels of this machine")
     parser.add_argument("--time", type=float, default=10.0, help="the most seconds of a live run (%(default)s)")
-    parser.add_argument("--show", action="store_true", help="print what is there, and run nothing")
     options = parser.parse_args()
     chosen = options.only.split(",")
     if unknown := [name for name in chosen if name not in ARMS]:
         sys.exit(f"there are no arms of {unknown[0]!r}; there are those of {', '.join(ARMS)}")
     share_cores(2)
     arms = [arm for name in chosen for arm in ARMS[name].split(",") if options.live or not needs_prior(name)]
-    path = OUT / ("presets_live.jsonl" if options.live else "presets.jsonl")
-    OUT.mkdir(exist_ok=True)
+    host = machine() if options.live and not options.show else None
+    campaign = Campaign(OUT / ("presets_live.jsonl" if options.live else "presets.jsonl"), host, options)
     if not options.show:
-        live(path, arms, options.seeds, options.time) if options.live else recorded(
-            path, arms, options.seeds, caches(options.data)
+        live(campaign, arms, options.seeds, options.time) if options.live else recorded(
+            campaign, arms, options.seeds, caches(options.data)
         )
-    done = kept_lines(path)
-    if not done:
-        sys.exit(f"{path} holds no runs yet: run this script without --show")
-    show_live(done) if options.live else show_recorded(done)
+    runs = {(run["ground"], run.get("arm"), run.get("seed")): run for run in campaign.entries}
+    if not runs:
+        sys.exit(f"{campaign.file} holds no runs yet: run this script without --show")
+    show_live(list(runs.values())) if options.live else show_recorded(list(runs.values()))
 
 
-def recorded(path: Path, arms: Sequence[str], seeds: int, files: Sequence[Path]) -> None:
+def recorded(campaign: Campaign, arms: Sequence[str], seeds: int, files: Sequence[Path]) -> None:
     """Runs the arms on recordings."""
     grounds = [RecordedGround(recordings.load(file), Limits(TRIALS)) for file in files]
-    done = {(run["ground"], run["arm"], run["seed"]) for run in kept_lines(path)}
     for seed in range(seeds):
         for arm in arms:
-            (search,) = parse_searches(arm)
             for ground in grounds:
-                if (ground.name, arm, seed) in done:
-                    continue
-                trace = ground.run(search, seed)
-                optimum, (times,) = ground.true_times([trace], race=False)
-                assert optimum is not None
-                ratios = dict(zip(MARKS, _at_marks(trace, times, optimum[1]), strict=True))
-                keep_line(path, {**_run(ground.name, arm, seed, trace), "ratios": ratios})
+                campaign.once(_key(ground.name, arm, seed), partial(_recorded_run, ground, arm, seed))
+
+
+def _recorded_run(ground: RecordedGround, arm: str, seed: int) -> dict[str, Any]:
+    (search,) = parse_searches(arm)
+    trace = ground.run(search, seed)
+    optimum, (times,) = ground.true_times([trace], race=False)
+    assert optimum is not None
+    return {**_run(trace), "ratios": dict(zip(MARKS, _at_marks(trace, times, optimum[1]), strict=True))}
 
 
 def _at_marks(trace: Trace, times: Sequence[float | None], optimum: float) -> Iterator[float | None]:
@@ -106,15 +108,12 @@ def _at_marks(trace: Trace, times: Sequence[float | None], optimum: float) -> It
         yield latest[-1] / optimum if latest and latest[-1] is not None else None
 
 
-def _run(ground: str, arm: str, seed: int, trace: Trace) -> dict[str, Any]:
-    return {
-        "ground": ground,
-        "arm": arm,
-        "seed": seed,
-        "evaluations": len(trace),
-        "converged": trace.converged,
-        "version": sd.__version__,
-    }
+def _key(ground: str, arm: str, seed: int) -> dict[str, Any]:
+    return {"ground": ground, "arm": arm, "seed": seed}
+
+
+def _run(trace: Trace) -> dict[str, Any]:
+    return {"evaluations": len(trace), "converged": trace.converged, "version": sd.__version__}
 
 
 def show_recorded(runs: Sequence[Mapping[str, Any]]) -> None:
@@ -145,15 +144,12 @@ def _by_arm(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Mappi
 # On this machine
 
 
-def live(path: Path, arms: Sequence[str], seeds: int, seconds: float) -> None:
+def live(campaign: Campaign, arms: Sequence[str], seeds: int, seconds: float) -> None:
     """Runs the arms on three kernels, and lets their results race."""
-    host = machine()
-    print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}")
     for name, workload in KERNELS.items():
-        runs = [run for run in kept_lines(path) if run["ground"] == name]
-        done = {(run["arm"], run["seed"]) for run in runs if "arm" in run}
-        missing = [(arm, seed) for seed in range(seeds) for arm in arms if (arm, seed) not in done]
-        if not missing and any("raced" in run for run in runs):
+        pairs = [(arm, seed) for seed in range(seeds) for arm in arms]
+        missing = [(arm, seed) for arm, seed in pairs if campaign.known(_key(name, arm, seed)) is None]
+        if not missing and campaign.known({"ground": name}, has="raced"):
             continue
         with MachineGround(workload, Limits(1_000_000, seconds)) as ground:
             for arm, seed in missing:
@@ -161,13 +157,13 @@ def live(path: Path, arms: Sequence[str], seeds: int, seconds: float) -> None:
                 trace = ground.run(search, seed)
                 end = trace.leads[-1].candidate if trace.leads else None
                 point = None if end is None else [end.sketch, list(end.point)]
-                keep_line(path, {**_run(name, arm, seed, trace), "end": point, "seconds": sum(trace.seconds)})
-            keep_line(path, {"ground": name, "machine": host, "raced": _race(path, name, ground)})
+                campaign.keep({**_key(name, arm, seed), **_run(trace), "end": point, "seconds": sum(trace.seconds)})
+            campaign.keep({"ground": name, "raced": _race(campaign, name, ground)})
 
 
-def _race(path: Path, name: str, ground: MachineGround) -> list[list[Any]]:
+def _race(campaign: Campaign, name: str, ground: MachineGround) -> list[list[Any]]:
     """The seconds of all results of a kernel, each group of kernels in turns: [sketch, point, seconds]."""
-    ends = [run["end"] for run in kept_lines(path) if run["ground"] == name and run.get("end")]
+    ends = [run["end"] for run in campaign.usable() if run["ground"] == name and run.get("end")]
     candidates = [Candidate(sketch, tuple(point)) for sketch, point in ends]
     distinct = list(dict.fromkeys(candidates))
     raced: list[list[Any]] = []

@@ -11,7 +11,6 @@ known. A run that was ended goes on from there. `exhaustive.py` records another 
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import io
 import sys
@@ -25,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign
+from common import OUT, Campaign, campaign_parser
 
 import stormdrop as sd
 from stormdrop.compare import recordings
@@ -46,18 +45,20 @@ BATCH = 16
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = campaign_parser(__doc__)
     parser.add_argument("--passes", type=int, default=3, help="how often every point is measured (%(default)s)")
     parser.add_argument("--points", type=int, help="record this many random points only, to try it")
     parser.add_argument("--seed", type=int, default=0, help="the seed of the orders (%(default)s)")
     parser.add_argument("--out", type=Path, default=RECORDING, help="the file to write (%(default)s)")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is kept")
     arguments = parser.parse_args()
     target = sd.Cpu.detect()
-    ledger = OUT / f"{arguments.out.name.split('.')[0]}.ledger.jsonl"
+    ledger = arguments.file or OUT / f"{arguments.out.name.split('.')[0]}.ledger.jsonl"
     sketches = sketches_for(WORKLOAD, target)
     seed, passes, points, fresh = arguments.seed, arguments.passes, arguments.points, arguments.fresh
-    record(WORKLOAD, target, sketches, ledger, arguments.out, points=points, passes=passes, seed=seed, fresh=fresh)
+    if not arguments.show:
+        record(WORKLOAD, target, sketches, ledger, arguments.out, points=points, passes=passes, seed=seed, fresh=fresh)
+    elif not arguments.out.exists():
+        sys.exit(f"{arguments.out} is not there yet: run this script without --show")
     show(arguments.out)
 
 

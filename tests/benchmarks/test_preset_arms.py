@@ -15,6 +15,7 @@ from stormdrop.compare.search_spec import parse_searches
 from stormdrop.space import Ordinal, Space
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "searches"
+HOST = {"cpu": "A CPU", "cores": 2, "versions": {}}
 
 
 @pytest.fixture
@@ -37,15 +38,15 @@ def test_runs_are_kept_and_not_repeated(
     """Also if the last line was cut off by a kill."""
     monkeypatch.setattr(arms.recordings, "load", lambda file: arms_recording())
     path = tmp_path / "runs.jsonl"
-    arms.recorded(path, ["grid", "random"], 2, [tmp_path])
+    arms.recorded(arms.Campaign(path), ["grid", "random"], 2, [tmp_path])
     whole = path.read_text()
-    runs = arms.kept_lines(path)
+    runs = arms.Campaign(path).entries
     assert [(run["arm"], run["seed"]) for run in runs] == [("grid", 0), ("random", 0), ("grid", 1), ("random", 1)]
     path.write_text(whole[:-20])
-    assert len(arms.kept_lines(path)) == 3
-    arms.recorded(path, ["grid", "random"], 2, [tmp_path])
+    assert len(arms.Campaign(path).entries) == 3
+    arms.recorded(arms.Campaign(path), ["grid", "random"], 2, [tmp_path])
     assert path.read_text() == whole
-    arms.show_recorded(arms.kept_lines(path))
+    arms.show_recorded(arms.Campaign(path).entries)
     assert "1.000" in capsys.readouterr().out
     assert all(json.loads(line)["ratios"]["200"] == 1.0 for line in whole.splitlines())
 
@@ -57,24 +58,24 @@ def test_live_runs_are_kept_raced_and_not_repeated(
     """On a real kernel. Arms take turns by seed, and a run that a kill has cut off is repeated."""
     monkeypatch.setattr(arms, "KERNELS", {"matmul": sd.operators.matmul(16, 16, 16)})
     path = tmp_path / "runs.jsonl"
-    arms.live(path, ["grid", "random"], 2, 0.2)
-    runs = arms.kept_lines(path)
+    arms.live(arms.Campaign(path, HOST), ["grid", "random"], 2, 0.2)
+    runs = arms.Campaign(path).entries
     order = [("grid", 0), ("random", 0), ("grid", 1), ("random", 1)]
     assert [(run["arm"], run["seed"]) for run in runs if "arm" in run] == order
     assert all(run["evaluations"] >= 1 and run["seconds"] > 0 for run in runs[:4])
-    assert runs[4]["machine"]["cores"] >= 1
+    assert runs[4]["machine"] == HOST
     assert {tuple(point) for _, point, seconds in runs[4]["raced"] if seconds} == {
         tuple(run["end"][1]) for run in runs[:4]
     }
     whole = path.read_text()
-    arms.live(path, ["grid", "random"], 2, 0.2)
+    arms.live(arms.Campaign(path, HOST), ["grid", "random"], 2, 0.2)
     assert path.read_text() == whole
     lines = whole.splitlines(keepends=True)
     path.write_text("".join(lines[:3]) + lines[3][:20])
-    arms.live(path, ["grid", "random"], 2, 0.2)
+    arms.live(arms.Campaign(path, HOST), ["grid", "random"], 2, 0.2)
     assert path.read_text().startswith("".join(lines[:3]))
-    assert [(run["arm"], run["seed"]) for run in arms.kept_lines(path) if "arm" in run] == order
-    arms.show_live(arms.kept_lines(path))
+    assert [(run["arm"], run["seed"]) for run in arms.Campaign(path).entries if "arm" in run] == order
+    arms.show_live(arms.Campaign(path).entries)
     assert "matmul" in capsys.readouterr().out
 
 
