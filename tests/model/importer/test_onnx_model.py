@@ -81,7 +81,7 @@ def test_wrong_shapes_given() -> None:
 def test_cleaning_leaves_only_what_is_needed() -> None:
     read = load_onnx(seed_weights(residual_model()))
     assert Counter(node.op_type for node in read.cleaned.graph.node) == Counter(
-        {"Conv": 2, "Relu": 2, "Add": 1, "MaxPool": 1, "GlobalAveragePool": 1, "Reshape": 1, "Gemm": 1}
+        {"Conv": 2, "Relu": 2, "Sum": 1, "MaxPool": 1, "GlobalAveragePool": 1, "Reshape": 1, "Gemm": 1}
     )
     assert [info.name for info in read.inputs] == ["x"]
     assert read.outputs == ("y",)

@@ -21,8 +21,8 @@ _BOUNDS_ARE_INPUTS = 11
 _IMAGE = 4  # axes of an image
 
 
-def _extremum(operator: Callable[[Any, Any], Any]) -> Callable[[Node], Any]:
-    """Max(a, b, c) -> maximum(maximum(a, b), c)."""
+def _pairwise(operator: Callable[[Any, Any], Any]) -> Callable[[Node], Any]:
+    """Max(a, b, c) -> maximum(maximum(a, b), c). TVM makes a stack of the operands, which has one more dimension."""
     return lambda node: functools.reduce(operator, _tensors(node))
 
 
@@ -288,9 +288,9 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Equal": _equal,
     "EyeLike": _eye_like,
     "IsInf": _is_infinite,
-    "Max": _extremum(relax.op.maximum),
+    "Max": _pairwise(relax.op.maximum),
     "Mean": _mean,
-    "Min": _extremum(relax.op.minimum),
+    "Min": _pairwise(relax.op.minimum),
     "Mish": _mish,
     "Mod": _modulo,
     "Pow": _power,
@@ -298,5 +298,6 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "Shape": _shape,
     "Size": _size,
     "Softplus": _softplus,
+    "Sum": _pairwise(relax.op.add),
     "ThresholdedRelu": _thresholded_relu,
 }

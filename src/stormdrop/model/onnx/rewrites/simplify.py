@@ -5,7 +5,6 @@ onnxscript's optimizer does the generic part: constant folding, dead code, ident
 into the convolution before them. The rules here add what it leaves:
 
     BatchNormalization * c + d      ->  BatchNormalization with another scale and bias
-    Sum(a, b, ...)                  ->  a + b + ..., because it would be imported as a stack with one more dimension
     Dropout without training_mode   ->  Identity
     Gather of one constant index    ->  Slice and Squeeze, because a gather is not fused with anything
 """
@@ -46,7 +45,7 @@ def clean(model: onnx.ModelProto) -> onnx.ModelProto:
     Returns:
         The new model, whose inputs and outputs have the same names.
     """
-    graph = ir.from_proto(_simpler_nodes(unroll_loops(inline_functions(model))))
+    graph = ir.from_proto(_without_dropouts(unroll_loops(inline_functions(model))))
     _map_tensors(graph)
     with _silenced("onnx_ir", "onnxscript"):
         passes.RemoveInitializersFromInputsPass()(graph)
@@ -195,30 +194,17 @@ class _GatherToSlice(RewriteRuleClassBase):
         return op.Squeeze(op.Slice(x, vector(first, "start"), vector(end, "end"), axis), axis)
 
 
-def _simpler_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which Sum(a, b, c) is (a + b) + c, and a dropout that nothing tells to train is an identity."""
+def _without_dropouts(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which a dropout that nothing tells to train is an identity."""
     used = {name for node in model.graph.node for name in node.input}
     used |= {output.name for output in model.graph.output}
-    return with_nodes(model, (simpler for node in model.graph.node for simpler in _simpler(node, used)))
 
+    def simpler(node: onnx.NodeProto) -> onnx.NodeProto:
+        if is_standard(node, "Dropout") and not any(node.input[2:]) and used.isdisjoint(node.output[1:]):
+            return helper.make_node("Identity", [node.input[0]], [node.output[0]], node.name)
+        return node
 
-def _simpler(node: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
-    """The nodes that replace a node; `used` are the names of all values that something reads."""
-    if not is_standard(node):
-        return [node]
-    if node.op_type == "Dropout" and not any(node.input[2:]) and used.isdisjoint(node.output[1:]):
-        return [helper.make_node("Identity", [node.input[0]], [node.output[0]], node.name)]
-    if node.op_type != "Sum":
-        return [node]
-    if len(node.input) == 1:
-        return [helper.make_node("Identity", node.input, node.output, node.name)]
-    additions = []
-    left = node.input[0]
-    sums = [f"{node.output[0]}_sum{index}" for index in range(len(node.input) - 2)] + [node.output[0]]
-    for right, output in zip(node.input[1:], sums, strict=True):
-        additions.append(helper.make_node("Add", [left, right], [output], f"{node.name}_{output}"))
-        left = output
-    return additions
+    return with_nodes(model, map(simpler, model.graph.node))
 
 
 _FOLD_INTO_BATCH_NORM = rule_set(
