@@ -88,7 +88,7 @@ def _multiplies_bytes(model: onnx.ModelProto) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class OnnxOrigin:
+class OnnxOrigin(Origin):
     """An ONNX model, which onnxruntime computes, or onnx itself if that is not installed. See `Origin`.
 
     Attributes:
@@ -160,9 +160,6 @@ class OnnxOrigin:
             # onnx.reference is Python and NumPy: an operator that it lacks or computes wrongly can raise anything.
             raise ModelError(f"onnx.reference does not run the model: {one_line(error)}") from error
         return [dict(zip(names, values, strict=True))], f"onnx.reference {packages.version('onnx')}"
-
-    def exact(self, feeds: Feeds) -> Outputs | None:
-        return None  # no runtime computes an ONNX model of float32 in float64
 
     def message(self) -> bytes | None:
         """The model with all of its weights, as onnxruntime takes it; None if one message cannot hold them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -14,7 +14,7 @@ Outputs = dict[str, NDArray[Any]]
 """Arrays by the name of a tensor."""
 
 
-class Origin(Protocol):
+class Origin:
     """The model that a graph was imported from, as another runtime computes it.
 
     onnxruntime computes an ONNX model, torch a torch module, and TVM with its default schedules a Relax module.
@@ -22,14 +22,14 @@ class Origin(Protocol):
 
     def index_ranges(self) -> Ranges:
         """What is known of the values of inputs, by name, such as the length of the table that one indexes."""
-        ...
+        raise NotImplementedError
 
     def before_saturation(self) -> Mapping[str, str]:
         """What a softmax or sigmoid takes that computes an output: the tensor's name by the name of the output.
 
-        Only tensors that `outputs` computes; empty if it computes outputs alone.
+        Only tensors that `outputs` computes; by default nothing, because it computes outputs alone.
         """
-        ...
+        return {}
 
     def outputs(self, feeds: Sequence[Feeds], names: Sequence[str]) -> tuple[list[Outputs], str]:
         """Runs the model as its other runtime does.
@@ -44,8 +44,12 @@ class Origin(Protocol):
         Raises:
             ModelError: The runtime cannot run the model.
         """
-        ...
+        raise NotImplementedError
 
     def exact(self, feeds: Feeds) -> Outputs | None:
-        """The outputs in float64, whatever the import made of the model; None if the runtime cannot compute them."""
-        ...
+        """The outputs in float64, whatever the import made of the model; None if the runtime cannot compute them.
+
+        That is the default: no runtime computes an ONNX model of float32 in float64, and TVM rounds each constant and
+        each type of a Relax module to float32 again.
+        """
+        return None

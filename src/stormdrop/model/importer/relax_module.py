@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from ...errors import ModelError, one_line, shown
 from ..artifact.metadata import TensorInfo
 from ..graph.expressions import bindings_of
 from ..graph.graph import Graph
-from ..graph.origin import Outputs
+from ..graph.origin import Origin, Outputs
 from ..inputs.combinations import Shapes
 from ..inputs.ranges import Ranges
 from ..inputs.samples import Feeds
@@ -125,7 +125,7 @@ def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int | tup
 
 
 @dataclass(eq=False)
-class RelaxOrigin:
+class RelaxOrigin(Origin):
     """A Relax module, which TVM compiles with its default pipeline and default schedules. See `Origin`."""
 
     mod: tvm.IRModule
@@ -137,9 +137,6 @@ class RelaxOrigin:
     def index_ranges(self) -> Ranges:
         return self.ranges
 
-    def before_saturation(self) -> Mapping[str, str]:
-        return {}  # `main` returns its outputs only
-
     def outputs(self, feeds: Sequence[Feeds], names: Sequence[str]) -> tuple[list[Outputs], str]:
         try:
             if self._machine is None:
@@ -149,9 +146,6 @@ class RelaxOrigin:
             # Lowering, code generation and the virtual machine raise anything.
             raise ModelError(f"TVM's default pipeline does not run the Relax module: {one_line(error)}") from error
         return [{name: run[name] for name in names} for run in runs], f"TVM {tvm.__version__} with default schedules"
-
-    def exact(self, feeds: Feeds) -> Outputs | None:
-        return None  # TVM would round every constant and every type to float32 again
 
     def _run(self, feeds: Feeds) -> Outputs:
         tensors = [tvm.runtime.tensor(np.ascontiguousarray(feeds[name])) for name in self.names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ...errors import ModelError, one_line
 from ..graph.onnx_origin import origin_of
-from ..graph.origin import Outputs
+from ..graph.origin import Origin, Outputs
 from ..inputs.ranges import Ranges
 from ..inputs.samples import Feeds
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..graph.graph import Graph
 
 
-class TorchOrigin:
+class TorchOrigin(Origin):
     """A torch module with the program that was exported of it. See `Origin`.
 
     Attributes:
@@ -61,9 +61,6 @@ class TorchOrigin:
 
     def index_ranges(self) -> Ranges:
         return self.ranges
-
-    def before_saturation(self) -> Mapping[str, str]:
-        return {}  # the module returns its outputs only
 
     def outputs(self, feeds: Sequence[Feeds], names: Sequence[str]) -> tuple[list[Outputs], str]:
         try:
