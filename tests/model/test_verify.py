@@ -316,3 +316,23 @@ def test_a_short_time_leaves_one_sample(monkeypatch: pytest.MonkeyPatch) -> None
         lambda self, sample, peer: None if sample.name == names[0] else real(self, sample, peer),
     )
     assert [each.sample.name for each in Reference.compute(graph, 0, (), 0.0).expected] == names[1:2]
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["right", "wrong"])
+def test_a_sigmoid_that_onnxruntime_cuts_off_is_no_wrong_import(wrong: bool) -> None:
+    """onnxruntime's Sigmoid of -20 is 0. The standard's evaluator decides, and the kernels have to be as exact."""
+    source, other = (
+        onnx.parser.parse_model(
+            '<ir_version: 8, opset_import: ["": 13]> g (float[2, 3] x) => (float[2, 1] y) '
+            f"{{ s = Sigmoid(x) y = {reduction} <axes = [1]> (s) }}"
+        )
+        for reduction in ("ReduceMin", "ReduceMax")
+    )
+    graph = load_graph(source)
+    feeds = {"x": np.array([[-25.0, -26.0, -30.0], [-24.0, -28.0, -22.0]], np.float32)}
+    if wrong:
+        with pytest.raises(ModelError, match="different results"):
+            Reference.compute(imported_as(graph, other), given=[feeds])
+        return
+    (expected,) = Reference.compute(graph, given=[feeds]).expected
+    assert expected.allowed("output 'y'", 0.01) < 1e-3

@@ -71,6 +71,20 @@ def rounding_of_peer(origin: Origin, feeds: Feeds, name: str) -> float:
     return max(relative_error(other[name], usual[name]) for other in (*plain, *nudged))
 
 
+def by_standard(origin: Origin, feeds: Feeds, name: str) -> Array | None:
+    """An output as onnx's own evaluator computes it, which is slow; None if it does not, or there is no ONNX model.
+
+    It decides where onnxruntime is coarse by itself: its Sigmoid is cut off for large negative numbers, and its LRN
+    subtracts squares from a sum that may be a million times as large as what is left.
+    """
+    if not isinstance(origin, OnnxOrigin):
+        return None
+    try:
+        return origin.by_onnx(feeds, [name])[0][0][name]
+    except ModelError:
+        return None
+
+
 def _nudged(feeds: Feeds) -> Iterator[Feeds]:
     """The inputs, some of whose numbers are the next larger or smaller ones."""
     for seed in range(_NUDGES):
@@ -132,7 +146,7 @@ class OnnxOrigin(Origin):
             try:
                 import onnxruntime
             except ImportError:
-                return self._by_onnx(feeds[0], names, weights)
+                return self.by_onnx(feeds[0], names)
             options = session_options(0)
             if not optimised:
                 options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -142,17 +156,18 @@ class OnnxOrigin(Origin):
             except Exception as error:
                 # onnxruntime's exceptions have no base class of their own.
                 if type(error).__name__ == "NotImplemented":  # it has no convolutions of float64, for example
-                    return self._by_onnx(feeds[0], names, weights)
+                    return self.by_onnx(feeds[0], names)
                 raise ModelError(f"onnxruntime does not run the model: {one_line(error)}") from error
             finally:
                 release_pages()
         return runs, f"onnxruntime {onnxruntime.__version__}"
 
-    def _by_onnx(self, feeds: Feeds, names: Sequence[str], weights: Mapping[str, Array]) -> tuple[list[Outputs], str]:
+    def by_onnx(self, feeds: Feeds, names: Sequence[str]) -> tuple[list[Outputs], str]:
+        """The outputs for one run, as onnx's evaluator computes them. Raises `ModelError` if it does not."""
         from onnx.reference import ReferenceEvaluator
 
         try:
-            model = moved_in(self.model, weights)
+            model = moved_in(self.model, self._weights())
             if opset_of(model, _EVALUATED_OPSET) < _EVALUATED_OPSET:
                 model = version_converter.convert_version(model, _EVALUATED_OPSET)
             values = ReferenceEvaluator(model).run(list(names), dict(feeds))
