@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import without_passwords
+from ..report import formatting
 from ..report.formatting import ascii_time, json_value, precision_in_words
 
 seconds = ascii_time
@@ -129,12 +129,7 @@ def shapes(by_input: Mapping[str, Sequence[int]]) -> str:
 
 def interval(pair: Sequence[float] | None, unit: str = "time") -> str:
     """A confidence interval of a time or of a ratio."""
-    if pair is None or any(bound is None or not math.isfinite(bound) for bound in pair):
-        return "-"
-    low, high = pair
-    if unit == "ratio":
-        return f"{low:.2f} to {high:.2f}"
-    return f"{seconds(low)} to {seconds(high)}"
+    return formatting.in_ascii(formatting.ratios(pair) if unit == "ratio" else formatting.interval(pair))
 
 
 def size(count: float) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import InputError, SpaceError, hint
 from ..measure.replay import Recorded, Recording
+from ..report import formatting
 from ..space import Constraint, Coords, Knob, Space, Value
 from ..trial import Candidate, Request, Status
 from ..tuning.options import whole_number
@@ -149,7 +150,7 @@ def landscape(
             recorded, suspect = _measured(machine, plane.candidates, on_progress)
     if not any(entry.seconds for entry in recorded.values()):
         raise InputError(
-            f"{ground.name}: nothing works with {_text_of(plane.fixed)}, whatever {' and '.join(knobs)} are"
+            f"{ground.name}: nothing works with {formatting.config(plane.fixed)}, whatever {' and '.join(knobs)} are"
         )
     space = plane.space(recorded)
     in_plane = {Candidate(space.name, point): entry for point, entry in recorded.items()}
@@ -188,7 +189,7 @@ class _Plane:
             except SpaceError:
                 continue  # a constraint excludes this point
         if not self.candidates:
-            raise InputError(f"no point of the space has {_text_of(self.fixed)}")
+            raise InputError(f"no point of the space has {formatting.config(self.fixed)}")
         self._name = whole.name
         origin = whole.config(whole.origin)
         self._origin = {knob.name: origin[knob.name] for knob in self.knobs}
@@ -218,19 +219,10 @@ def _space_with(spaces: Sequence[Space], names: Sequence[str], optimum: Candidat
 
 def _value(knob: Knob, text: str) -> Value:
     """The value of a knob that is written as this text. Raises `InputError`."""
-    values = {_written(value): value for value in map(knob.value, knob)}
+    values = {formatting.value(value): value for value in map(knob.value, knob)}
     if text not in values:
         raise InputError(f"knob {knob.name} has no value {text}; {hint(text, values)}")
     return values[text]
-
-
-def _written(value: Value) -> str:
-    """A value as it is written on the command line: 8, ij, 4x8x1."""
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _text_of(config: Mapping[str, Value]) -> str:
-    return ", ".join(f"{name}={_written(value)}" for name, value in config.items())
 
 
 def _measured(

@@ -55,7 +55,12 @@ def ascii_time(seconds: float | None) -> str:
         >>> ascii_time(45.6e-6), ascii_time(None)
         ('45.6 us', '-')
     """
-    return time(seconds).translate(_ASCII)
+    return in_ascii(time(seconds))
+
+
+def in_ascii(text: str) -> str:
+    """What a function of this module returned, for a terminal that may show ASCII only."""
+    return text.translate(_ASCII)
 
 
 def interval(pair: Sequence[float | None] | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .documents import Kernel, KernelTime, Limits, Searched, Task, Tuning
 
@@ -97,7 +97,7 @@ def kernel_views(tuning: Tuning) -> list[KernelView]:
             continue
         views.append(_view(task, kernel, inside.get(index), total, tuning["limits"]))
     views.sort(key=lambda view: -(view.seconds or 0.0))
-    return [_at(view, position) for position, view in enumerate(views, start=1)]
+    return [replace(view, position=position) for position, view in enumerate(views, start=1)]
 
 
 def place_in_roofline(flops: float, moved: float, seconds: float, limits: Limits) -> Roofline:
@@ -160,7 +160,3 @@ def _by_task(kernels: list[KernelTime]) -> dict[int, tuple[int, float]]:
             calls, seconds = sums.get(kernel["task"], (0, 0.0))
             sums[kernel["task"]] = (calls + kernel["calls"], seconds + kernel["seconds"])
     return sums
-
-
-def _at(view: KernelView, position: int) -> KernelView:
-    return KernelView(**{**vars(view), "position": position})

@@ -96,14 +96,21 @@ def _best(
     several = len(grounds) > 1
     titles = [ground["ground"] for ground in grounds]
     figure, axes = panels([f"mean over {len(grounds)} spaces", *titles] if several else titles)
-    for axis, ground in zip(axes[several:], grounds, strict=True):
-        runs = [run for run in document["runs"] if run["ground"] == ground["ground"]]
+    panels_of = [([ground], ground["summary"]) for ground in grounds]
+    for axis, (shown, summary) in zip(axes, [(grounds, document["summary"])] * several + panels_of, strict=True):
+        optima = {ground["ground"]: ground["optimum"] for ground in shown}
+        runs = [run for run in document["runs"] if run["ground"] in optima]
         marks = marks_of(runs)
         for index, search in _shown_searches(document):
             of_search = [run for run in runs if run["search"] == search]
-            curves = np.array([best_over_optimum(run, ground["optimum"], marks) for run in of_search])
-            low, middle, high = _quartiles(curves)
-            if len(document["searches"]) <= _MAX_BANDS:
+            curves = [
+                np.array([best_over_optimum(run, optimum, marks) for run in of_search if run["ground"] == ground])
+                for ground, optimum in optima.items()
+            ]
+            low, middle, high = _quartiles(curves[0])
+            if len(shown) > 1:
+                middle = np.mean([np.mean(on_ground, axis=0) for on_ground in curves], axis=0)
+            elif len(document["searches"]) <= _MAX_BANDS:
                 axis.fill_between(
                     marks,
                     low,
@@ -114,20 +121,7 @@ def _best(
                     color=line_style(index)["color"],
                 )
             _draw_curve(axis, index, search, marks, middle, of_search, end_of)
-        _finish_axes(axis, [ground], ground["summary"], marks, log)
-    if several:
-        marks = marks_of(document["runs"])
-        runs_of = {
-            search: [run for run in document["runs"] if run["search"] == search] for search in document["searches"]
-        }
-        for index, search in _shown_searches(document):
-            means = []
-            for ground in grounds:
-                on_ground = [run for run in runs_of[search] if run["ground"] == ground["ground"]]
-                curves = np.array([best_over_optimum(run, ground["optimum"], marks) for run in on_ground])
-                means.append(np.mean(curves, axis=0))
-            _draw_curve(axes[0], index, search, marks, np.mean(means, axis=0), runs_of[search], end_of)
-        _finish_axes(axes[0], grounds, document["summary"], marks, log)
+        _finish_axes(axis, shown, summary, marks, log)
     legend(figure, axes[0])
     return figure
 

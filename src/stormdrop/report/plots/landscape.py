@@ -15,6 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 
+from .. import formatting
+
 Document = Mapping[str, Any]
 
 _TICKS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 7, 10, 20, 50, 100, 200, 500, 1000)
@@ -49,9 +51,11 @@ def heat_map(document: Document) -> Figure:
     _draw_path(axis, document)
     for knob_axis, values, name in zip((axis.xaxis, axis.yaxis), document["values"], document["knobs"], strict=True):
         step = -(-len(values) // _MAX_LABELS)
-        knob_axis.set_ticks(range(0, len(values), step), [_as_text(value) for value in values[::step]], fontsize=8)
+        knob_axis.set_ticks(
+            range(0, len(values), step), [formatting.value(value) for value in values[::step]], fontsize=8
+        )
         knob_axis.set_label_text(name, fontsize=9)
-    if max(len(_as_text(value)) for value in document["values"][0]) > 3:
+    if max(len(formatting.value(value)) for value in document["values"][0]) > 3:
         axis.tick_params(axis="x", rotation=90)
     axis.set_title(_title(document, int(size[0] * 13)), fontsize=9)
     handles = [*axis.get_legend_handles_labels()[0], *handles]
@@ -106,16 +110,11 @@ def _draw_path(axis: Axes, document: Document) -> None:
 
 
 def _title(document: Document, width: int) -> str:
-    fixed = ", ".join(f"{name}={_as_text(value)}" for name, value in document["fixed"].items())
     ratio = document["best_over_optimum"]
     ending = "nothing worked" if ratio is None else f"ends at {ratio:.3f} times the best"
     lines = [
         document["ground"],
         f"{document['search']}, seed {document['seed']}: {document['evaluations']} evaluations, {ending}",
-        *textwrap.wrap(fixed, width)[:4],
+        *textwrap.wrap(formatting.config(document["fixed"]), width)[:4],
     ]
     return "\n".join(lines)
-
-
-def _as_text(value: Any) -> str:
-    return "x".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
