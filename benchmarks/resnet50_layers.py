@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from common import bars, machine, save
+from _common import bars, machine, save
 
 import stormdrop as sd
 from stormdrop.measure.pool.pool import WorkerPool

@@ -281,6 +281,12 @@ def test_no_benchmarks_import_each_other() -> None:
     assert circles(edges) == []
 
 
+def test_a_benchmark_that_is_not_run_has_an_underscore() -> None:
+    folder = ROOT.parents[1] / "benchmarks"
+    paths = [path for path in folder.rglob("*.py") if not path.is_relative_to(folder / "out")]
+    assert [path for path in paths if path.name.startswith("_") == ("__main__" in path.read_text())] == []
+
+
 @pytest.mark.parametrize("name", [name for name in MODULES if room(name) in WITHOUT_TVM])
 def test_a_room_without_tvm_does_not_import_it(name: str) -> None:
     packages = {full.split(".")[0] for full in imports(name, MODULES[name])}

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from common import OUT, Campaign, campaign_parser, machine, save
+from _common import OUT, Campaign, campaign_parser, machine, save
 from correct import KERNELS
 from make_arm_board import DEFAULT
 

@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser
+from _common import OUT, Campaign, campaign_parser
 from make_arm_board import DEFAULT
 
 import stormdrop as sd

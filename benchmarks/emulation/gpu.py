@@ -27,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser, markdown
+from _common import OUT, Campaign, campaign_parser, markdown
 
 from stand_ins.cuda_on_host import SANITIZERS, execute_on_host
 from stand_ins.opencl_execution import EMULATED, Execution, Job, execute

@@ -35,7 +35,7 @@ from stormdrop.trial import Candidate, Request
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from common import machine, save
+from _common import machine, save
 
 from stand_ins.simulated_fleet import SimulatedSetup, Simulation, simulated_cluster
 

@@ -31,8 +31,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from common import bars, machine, save
-from shapes import SHAPES
+from _common import bars, machine, save
+from _shapes import SHAPES
 
 from stormdrop.cli.output import table
 from stormdrop.machine.gpu import GPUS, Gpu

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import save
+from _common import save
 
 from stormdrop import operators
 from stormdrop.cli.output import table

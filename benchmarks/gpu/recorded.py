@@ -39,7 +39,7 @@ from scipy.stats import kendalltau, spearmanr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import bars, save
+from _common import bars, save
 
 from stormdrop import operators
 from stormdrop.cli.output import table

@@ -43,9 +43,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-import metaschedule_peer
-from common import OUT, Campaign, bars, campaign_parser, machine
-from shapes import SHAPES, Shape, chosen
+import _metaschedule_peer
+from _common import OUT, Campaign, bars, campaign_parser, machine
+from _shapes import SHAPES, Shape, chosen
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -154,7 +154,7 @@ def measure(name: str, device: Gpu, options: argparse.Namespace, end: float) -> 
         return result.best.apply(workload, device, result.best.config).main, result.seconds, result.trials
 
     def theirs(minutes: float, seed: int) -> Tuned:
-        result = metaschedule_peer.tune([tunable(workload)], [1.0], device, seed, seconds=60 * minutes)
+        result = _metaschedule_peer.tune([tunable(workload)], [1.0], device, seed, seconds=60 * minutes)
         (function,) = result.functions
         if function.trace is None:
             raise StormdropError("no candidate of MetaSchedule worked")

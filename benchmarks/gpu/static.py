@@ -24,8 +24,8 @@ from scipy.stats import spearmanr
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from common import OUT, machine, save
-from shapes import SHAPES, chosen
+from _common import OUT, machine, save
+from _shapes import SHAPES, chosen
 
 from stormdrop.cli.output import table
 from stormdrop.codegen.cuda import cuda_source, launches, resources

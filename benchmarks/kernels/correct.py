@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import machine, save
+from _common import machine, save
 
 import stormdrop as sd
 from stormdrop.cli.output import table

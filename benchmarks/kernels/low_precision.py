@@ -3,7 +3,7 @@
     low_precision.py --type bfloat16 [--shapes M0,Y3] [--time 20] [--rounds 15] [--against torch,openvino] [--show]
                      [--fresh]
 
-The layers are the 30 of Table 1 and the 20 of networks (`shapes.py`), as far as they multiply matrices or slide a
+The layers are the 30 of Table 1 and the 20 of networks (`_shapes.py`), as far as they multiply matrices or slide a
 window over all channels.
 
     bfloat16    data, weights and results in bfloat16, a bias in float32. Peers: torch, eager and with weights that
@@ -30,9 +30,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from beside_peers import time_beside_peers
-from common import OUT, Campaign, add_to_import_path, campaign_parser, machine
-from shapes import MICRO, SHAPES, SKINNY, Shape, chosen
+from _beside_peers import time_beside_peers
+from _common import OUT, Campaign, add_to_import_path, campaign_parser, machine
+from _shapes import MICRO, SHAPES, SKINNY, Shape, chosen
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -169,9 +169,9 @@ KINDS = {
         in_bfloat16,
         numbers,
         {
-            "torch": "bfloat16_peers:EagerBfloat16",
-            "torch-packed": "bfloat16_peers:PackedBfloat16",
-            "openvino": "bfloat16_peers:OpenvinoBfloat16",
+            "torch": "_bfloat16_peers:EagerBfloat16",
+            "torch-packed": "_bfloat16_peers:PackedBfloat16",
+            "openvino": "_bfloat16_peers:OpenvinoBfloat16",
         },
         2**-7,  # a step of bfloat16; peers round in another order
         "float32",
@@ -180,9 +180,9 @@ KINDS = {
         in_bytes,
         whole_bytes,
         {
-            "torch": "byte_peers:TorchBytes",
-            "onnxruntime": "byte_peers:OnnxruntimeBytes",
-            "openvino": "byte_peers:OpenvinoBytes",
+            "torch": "_byte_peers:TorchBytes",
+            "onnxruntime": "_byte_peers:OnnxruntimeBytes",
+            "openvino": "_byte_peers:OpenvinoBytes",
         },
         1.5 / 255,  # a step of the results, which are at most 255
         "int32",

@@ -4,8 +4,8 @@
     metaschedule.py --compare [--shapes R2,M0]           tune the saved shapes with storm, and race the final kernels
 
 The results of MetaSchedule are saved in benchmarks/out/metaschedule, a file per shape: the best kernel so far against
-seconds of tuning, and the trace of the best, from which the kernel is built again. benchmarks/metaschedule_peer.py says
-how it is run.
+seconds of tuning, and the trace of the best, from which the kernel is built again. `_metaschedule_peer.py` says how
+it is run.
 
 Our default search tunes from nothing, and its time has everything in it. Then both final kernels take turns in separate
 processes. Their ratio says where on our curve a kernel as fast as MetaSchedule's is, independently of what each tuning
@@ -27,9 +27,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import metaschedule_peer
-from common import OUT, add_to_import_path, machine, save
-from shapes import SHAPES, Shape, chosen
+import _metaschedule_peer
+from _common import OUT, add_to_import_path, machine, save
+from _shapes import SHAPES, Shape, chosen
 
 import stormdrop as sd
 from stormdrop.bench.bench import OURS, ROUNDS, TOLERANCE
@@ -96,7 +96,7 @@ def tune(shape: Shape, trials: int, seed: int) -> dict[str, Any]:
     from stormdrop.sketches.meta_schedule import tunable
 
     workload, target = shape.workload(), sd.Cpu.detect()
-    result = metaschedule_peer.tune([tunable(workload)], [1.0], target, seed, trials)
+    result = _metaschedule_peer.tune([tunable(workload)], [1.0], target, seed, trials)
     (function,) = result.functions
     return {
         "name": shape.name,

@@ -4,7 +4,7 @@
                     [--fresh]
 
 They are those of Figure 17 of the Droplet Search paper and of Figure 19 of the DPAnsor paper: matmul, conv2d,
-depthwise convolution, average pooling, sum and ReLU (K0 to K5 in shapes.py). By default each is tuned by `droplet` and
+depthwise convolution, average pooling, sum and ReLU (K0 to K5 in _shapes.py). By default each is tuned by `droplet` and
 `annealing` (Droplet and XGB of Figure 17), `evolutionary` (Ansor, with 1,000 trials in Figure 19), `dpansor` with N of
 100 and 300 (Figure 19), all as their papers print them, and by `storm`. A search ends when it has converged or spent
 `--trials`.
@@ -12,7 +12,7 @@ depthwise convolution, average pooling, sum and ReLU (K0 to K5 in shapes.py). By
 Where this differs from the papers: it is this machine's CPU, not a GPU. TensorFlow is a `tf.function` with and without
 XLA, and torch is eager or has its weights packed; the papers call both eagerly. The searches have the built-in
 sketches, among them Winograd for K1, not the templates of TOPI, which has none for the last three kernels. Intervals of
-times (95%) stand beside the papers' test (Student's t, 5%, three samples: `race.similar`).
+times (95%) stand beside the papers' test (Student's t, 5%, three samples: `_race.similar`).
 
 Every tuning and every race is one line of benchmarks/recorded/microkernels.jsonl as soon as it is done; a second run
 goes on from there. `--show` prints what is kept as Markdown. With 1,000 trials it takes hours. Run it on an idle
@@ -31,9 +31,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
-from common import RECORDED, Campaign, campaign_parser, machine, markdown
-from race import race, similar
-from shapes import MICRO, SHAPES, chosen
+from _common import RECORDED, Campaign, campaign_parser, machine, markdown
+from _race import race, similar
+from _shapes import MICRO, SHAPES, chosen
 
 import stormdrop as sd
 from stormdrop.bench.bench import TOLERANCE

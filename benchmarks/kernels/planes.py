@@ -3,7 +3,7 @@
     planes.py [--planes mm2d_ijk,conv3_ij] [--show] [--fresh]
 
 Section 4.1 and Figure 10: a matrix product (mm2d) and a convolution (conv3), whose two innermost loops are tiled with
-0, 8, 16, ..., 128. `plain_loops.py` says what of them is the paper's and what is ours. The paper has six machines and
+0, 8, 16, ..., 128. `_plain_loops.py` says what of them is the paper's and what is ours. The paper has six machines and
 shows nine planes; here there are three planes of this machine. A plane is measured twice, every point in each of two
 random orders; then `slices.py`, which explains the columns, descends from every point.
 
@@ -22,8 +22,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[1] / "searches"))
 
-import plain_loops
-from common import OUT, Campaign, add_to_import_path, campaign_parser, machine
+import _plain_loops
+from _common import OUT, Campaign, add_to_import_path, campaign_parser, machine
 from record_space import record
 from slices import draw, measure, show
 
@@ -35,9 +35,9 @@ from stormdrop.sketches.template import Template
 from stormdrop.space import Space
 
 PLANES: Mapping[str, tuple[Callable[[], Workload], Template]] = {
-    "mm2d_ijk": (plain_loops.mm2d, plain_loops.ijk),
-    "mm2d_ikj": (plain_loops.mm2d, plain_loops.ikj),
-    "conv3_ij": (plain_loops.conv3, plain_loops.ij),
+    "mm2d_ijk": (_plain_loops.mm2d, _plain_loops.ijk),
+    "mm2d_ikj": (_plain_loops.mm2d, _plain_loops.ikj),
+    "conv3_ij": (_plain_loops.conv3, _plain_loops.ij),
 }
 """By name: the kernel, and its loops."""
 

@@ -35,8 +35,8 @@ from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser, machine
-from shapes import SHAPES, chosen
+from _common import OUT, Campaign, campaign_parser, machine
+from _shapes import SHAPES, chosen
 from spaces import fingerprints
 
 import stormdrop as sd

@@ -26,11 +26,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from beside_peers import time_beside_peers
-from common import OUT, Campaign, campaign_parser, machine
-from figures import draw
-from results import LOWEST, row, summary
-from shapes import MEMORY, SHAPES, Shape, kind, moved
+from _beside_peers import time_beside_peers
+from _common import OUT, Campaign, campaign_parser, machine
+from _figures import draw
+from _results import LOWEST, row, summary
+from _shapes import MEMORY, SHAPES, Shape, kind, moved
 from spaces import fingerprints
 
 import stormdrop as sd

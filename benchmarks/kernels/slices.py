@@ -39,7 +39,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser, machine
+from _common import OUT, Campaign, campaign_parser, machine
 from matplotlib.image import imsave
 from spaces import fingerprints, workload_of
 

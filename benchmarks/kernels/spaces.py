@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser, machine
+from _common import OUT, Campaign, campaign_parser, machine
 
 import stormdrop as sd
 from stormdrop.cli.output import table

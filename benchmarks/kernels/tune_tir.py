@@ -8,7 +8,7 @@ final kernels take turns in separate processes. What is there is not done again,
 `curve` has pairs of seconds of tuning, known at the end of each batch, and seconds of the best kernel from then on.
 
 MetaSchedule's builder works without the tensor intrinsics of GPUs, which it would otherwise parse for each batch
-(benchmarks/metaschedule_peer.py). Storm asks for a batch of 64 at a time, as MetaSchedule's own search does. Run it on
+(benchmarks/_metaschedule_peer.py). Storm asks for a batch of 64 at a time, as MetaSchedule's own search does. Run it on
 an idle machine.
 """
 
@@ -30,9 +30,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import metaschedule_peer
-from common import OUT, Campaign, add_to_import_path, campaign_parser, machine
-from shapes import SHAPES, Shape, chosen
+import _metaschedule_peer
+from _common import OUT, Campaign, add_to_import_path, campaign_parser, machine
+from _shapes import SHAPES, Shape, chosen
 
 import stormdrop as sd
 from stormdrop.bench.bench import ROUNDS, TOLERANCE
@@ -87,7 +87,7 @@ def tuned(shape: Shape, strategy: str, seed: int, trials: int) -> dict[str, Any]
     from stormdrop.integrations.meta_schedule_strategy import storm_strategy
     from stormdrop.sketches.meta_schedule import tunable
 
-    add_to_import_path(Path(metaschedule_peer.__file__).parent)
+    add_to_import_path(Path(_metaschedule_peer.__file__).parent)
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.WARNING)
     machine_here = sd.Cpu.detect()
     target = tvm.target.Target({"kind": "llvm", "mcpu": machine_here.mcpu, "num-cores": machine_here.cores})
@@ -118,7 +118,7 @@ def tuned(shape: Shape, strategy: str, seed: int, trials: int) -> dict[str, Any]
             max_trials_global=trials,
             num_trials_per_iter=min(BATCH, trials),
             strategy=storm_strategy() if strategy == "storm" else strategy,
-            builder=ms.builder.LocalBuilder(max_workers=machine_here.cores, f_build=metaschedule_peer.build),
+            builder=ms.builder.LocalBuilder(max_workers=machine_here.cores, f_build=_metaschedule_peer.build),
             measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), Watch()],
             num_tuning_cores=machine_here.cores,
             seed=seed + 1,

@@ -26,8 +26,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from beside_peers import time_beside_peers
-from common import OUT, Campaign, add_to_import_path, campaign_parser, machine
+from _beside_peers import time_beside_peers
+from _common import OUT, Campaign, add_to_import_path, campaign_parser, machine
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -40,9 +40,9 @@ CODES = {4: (32, 128), 8: (128, 0)}
 """The groups of each number of bits; 0 is one scale for each row."""
 
 PEERS = {
-    "torch": "weight_only_peers:TorchCodes",
-    "onnxruntime": "weight_only_peers:OnnxruntimeCodes",
-    "openvino": "weight_only_peers:OpenvinoCodes",
+    "torch": "_weight_only_peers:TorchCodes",
+    "onnxruntime": "_weight_only_peers:OnnxruntimeCodes",
+    "openvino": "_weight_only_peers:OpenvinoCodes",
 }
 _TOLERANCE = 1e-3  # float32, with sums in any order
 

@@ -24,8 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser, machine
-from shapes import SHAPES, chosen
+from _common import OUT, Campaign, campaign_parser, machine
+from _shapes import SHAPES, chosen
 
 import stormdrop as sd
 from stormdrop.measure.contract import KernelSetup

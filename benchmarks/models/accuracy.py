@@ -25,8 +25,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import RECORDED, Campaign, campaign_parser, machine, markdown
-from graphs import NAMES, NEWER, graph
+from _common import RECORDED, Campaign, campaign_parser, machine, markdown
+from _graphs import NAMES, NEWER, graph
 
 from stormdrop.errors import StormdropError
 from stormdrop.model.artifact.artifact import CompiledModel

@@ -48,10 +48,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from autotvm_tables import layer_table, model_table
-from common import OUT, RECORDED, Campaign, campaign_parser, machine
+from _autotvm_tables import layer_table, model_table
+from _common import OUT, RECORDED, Campaign, campaign_parser, machine
+from _race import artifacts, race
 from papers import MODELS, exported
-from race import artifacts, race
 
 import stormdrop as sd
 from stormdrop.bench.contender import ContenderSpec

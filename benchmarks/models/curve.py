@@ -3,7 +3,7 @@
     curve.py [--model resnet50] [--budgets 20,40,60,90,150,300] [--theirs 1800] [--show] [--fresh]
 
 We tune the model from nothing once for each budget, which includes everything. MetaSchedule tunes the kernels of the
-same graph for half an hour; its task scheduler shares out the time (benchmarks/metaschedule_peer.py says how it is
+same graph for half an hour; its task scheduler shares out the time (benchmarks/_metaschedule_peer.py says how it is
 run). Its final model is ours with its kernels. All these models, onnxruntime and OpenVINO then take turns.
 
 MetaSchedule's curve is the sum of its own measurements of kernels, from the moment on at which it has one for every
@@ -27,10 +27,10 @@ import onnx
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-import metaschedule_peer
-from common import OUT, Campaign, campaign_parser, machine
-from graphs import NAMES, graph
-from race import artifacts, race
+import _metaschedule_peer
+from _common import OUT, Campaign, campaign_parser, machine
+from _graphs import NAMES, graph
+from _race import artifacts, race
 
 import stormdrop as sd
 from stand_ins.verifying import verify
@@ -107,7 +107,7 @@ def tune_with_metaschedule(source: Path, artifact: Path, seconds: float, seed: i
         except UnsupportedFunction as reason:
             print(f"{task.name}: gets a plain schedule: {reason}", file=sys.stderr)
     weights = {index: loaded.tasks[index].weight for index in workloads}
-    result = metaschedule_peer.tune(
+    result = _metaschedule_peer.tune(
         [tunable(workload) for workload in workloads.values()], list(weights.values()), target, seed, seconds=seconds
     )
     functions = dict(zip(workloads, result.functions, strict=True))

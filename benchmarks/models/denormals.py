@@ -33,7 +33,7 @@ from stormdrop.ir.relative_error import relative_error
 from stormdrop.model.inputs.samples import random_feeds
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from common import OUT, machine, save
+from _common import OUT, machine, save
 
 CHANNELS, SIZE, CLASSES = 64, 28, 10
 SHRINKING, STAYING = 4, 8  # convolutions

@@ -37,10 +37,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, RECORDED, Campaign, campaign_parser, machine
-from dpansor_figures import BASELINE, EXPLORED, Experiment, draw, show
-from graphs import NAMES, graph
-from race import artifacts, race
+from _common import OUT, RECORDED, Campaign, campaign_parser, machine
+from _dpansor_figures import BASELINE, EXPLORED, Experiment, draw, show
+from _graphs import NAMES, graph
+from _race import artifacts, race
 
 import stormdrop as sd
 from stormdrop.model.inputs.samples import random_feeds

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import graphs
+import _graphs
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -44,7 +44,7 @@ OUT = Path(__file__).parents[1] / "out"
 
 def untrained_resnet50() -> onnx.ModelProto:
     """The zoo's ResNet-50 with He-normal weights and the batch norms of an untrained network."""
-    model = graphs.graph("resnet50")
+    model = _graphs.graph("resnet50")
     rng = np.random.default_rng(0)
     norms = {
         name: place

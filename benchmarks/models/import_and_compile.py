@@ -32,8 +32,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import machine, save
-from graphs import graph as zoo_graph
+from _common import machine, save
+from _graphs import graph as zoo_graph
 
 from stormdrop import Cpu
 from stormdrop.cli.output import table

@@ -43,7 +43,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser, versions
+from _common import OUT, Campaign, campaign_parser, versions
 
 from stormdrop import Cpu
 

@@ -46,7 +46,7 @@ from onnx.backend.test.runner import Runner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser
+from _common import OUT, Campaign, campaign_parser
 
 TABLE = Path(__file__).parents[2] / "docs" / "reference" / "onnx-operators.md"
 SECONDS = 60.0

@@ -45,12 +45,12 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, RECORDED, Campaign, add_to_import_path, campaign_parser, in_child, machine, markdown
-from graphs import graph, onnx_of
-from keras_networks import contenders as keras_contenders
-from race import artifacts, race
-from ratios import best_peer
-from torch_modules import made
+from _common import OUT, RECORDED, Campaign, add_to_import_path, campaign_parser, in_child, machine, markdown
+from _graphs import graph, onnx_of
+from _keras_networks import contenders as keras_contenders
+from _race import artifacts, race
+from _ratios import best_peer
+from _torch_modules import made
 
 import stormdrop as sd
 from stormdrop.bench.bench import OURS
@@ -68,7 +68,7 @@ class PaperModel:
     """A model of the papers.
 
     Attributes:
-        source: What defines it: its name in `torch_modules.made`, or after "graph:" that in `graphs.graph`.
+        source: What defines it: its name in `_torch_modules.made`, or after "graph:" that in `_graphs.graph`.
         papers: What each paper calls it.
     """
 

@@ -2,7 +2,7 @@
 
     quantized.py [--models resnet50,nudenet] [--time 150] [--rounds 15] [--show] [--fresh]
 
-Three have seeded weights (`graphs.py`), three are trained models out of packages (`wild.py`): a YOLOv8n, and the text
+Three have seeded weights (`_graphs.py`), three are trained models out of packages (`wild.py`): a YOLOv8n, and the text
 detection and recognition of PP-OCR. `stormdrop.model.quantize` calls `quantize_static` with scales per channel, on
 random samples. What the accuracy on real data would be, it does not tell; how close a quantised model is to its float32
 form on these samples stands in the table. All contenders read the same file, and run it with their own optimisations.
@@ -32,8 +32,8 @@ import wild
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, RECORDED, Campaign, campaign_parser, machine, markdown
-from graphs import graph
+from _common import OUT, RECORDED, Campaign, campaign_parser, machine, markdown
+from _graphs import graph
 
 import stormdrop as sd
 from stormdrop.bench.peers import ONNXRUNTIME_EXACT

@@ -36,9 +36,9 @@ import onnx
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from common import OUT, Campaign, bars, campaign_parser, machine
-from graphs import NAMES, NEWER, graph
-from ratios import best_peer, predicted_seconds, summary
+from _common import OUT, Campaign, bars, campaign_parser, machine
+from _graphs import NAMES, NEWER, graph
+from _ratios import best_peer, predicted_seconds, summary
 
 import stormdrop as sd
 from stand_ins.verifying import verify

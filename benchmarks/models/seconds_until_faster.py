@@ -21,8 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, machine
-from ratios import best_peer
+from _common import OUT, Campaign, machine
+from _ratios import best_peer
 
 from stormdrop.bench.peers import MODEL_PEERS
 from stormdrop.cli.output import table

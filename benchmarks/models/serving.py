@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import graphs
+import _graphs
 import numpy as np
 import onnx
 import psutil
@@ -35,7 +35,7 @@ from stormdrop.machine.threads import SPINS
 from stormdrop.model.inputs.samples import random_feeds
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from common import OUT, machine, save
+from _common import OUT, machine, save
 
 CALLERS = 4
 INPUTS = 16
@@ -48,7 +48,7 @@ Call = Callable[[dict[str, Any]], Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="squeezenet", help="one of the graphs of benchmarks/models/graphs.py")
+    parser.add_argument("--model", default="squeezenet", help="one of the graphs of benchmarks/models/_graphs.py")
     parser.add_argument("--time", default="60s", help="how long the model is tuned")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each contender runs, in turns")
     parser.add_argument("--waiting", action="store_true", help=argparse.SUPPRESS)  # the process whose CPU time counts
@@ -58,7 +58,7 @@ def main() -> None:
         wait(artifact)
         return
     OUT.mkdir(exist_ok=True)
-    onnx.save(graphs.graph(given.model), source)
+    onnx.save(_graphs.graph(given.model), source)
     with sd.open_store(str(OUT / "serving.db")) as store:
         sd.tune_model(source, time=given.time, store=store, out=artifact)
     document = {

@@ -26,9 +26,9 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser, machine
-from graphs import open_graph
-from race import artifacts, race
+from _common import OUT, Campaign, campaign_parser, machine
+from _graphs import open_graph
+from _race import artifacts, race
 
 import stormdrop as sd
 from stormdrop.cli.output import interval, seconds, size, table

@@ -32,8 +32,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import RECORDED, Campaign, campaign_parser, in_child, versions
-from torch_modules import NAMES, made
+from _common import RECORDED, Campaign, campaign_parser, in_child, versions
+from _torch_modules import NAMES, made
 
 from stormdrop import Cpu
 

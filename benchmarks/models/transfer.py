@@ -21,9 +21,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser, machine
-from graphs import NAMES, graph
-from race import artifacts, race
+from _common import OUT, Campaign, campaign_parser, machine
+from _graphs import NAMES, graph
+from _race import artifacts, race
 
 import stormdrop as sd
 from stormdrop.cli.output import table

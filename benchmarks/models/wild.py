@@ -26,8 +26,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser, machine
-from ratios import best_peer, summary
+from _common import OUT, Campaign, campaign_parser, machine
+from _ratios import best_peer, summary
 
 import stormdrop as sd
 from stormdrop.cli.output import table

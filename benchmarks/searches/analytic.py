@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from grounds import OUT, describe_machine, save, table
+from _grounds import OUT, describe_machine, save, table
 
 from stormdrop.report.plots import style
 from stormdrop.search import create

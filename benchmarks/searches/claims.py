@@ -12,12 +12,12 @@ from __future__ import annotations
 import sys
 import time
 
-from claims_droplet import confidence, speculation
-from claims_expectation import expectation
-from claims_exploiters import exploiters
+from _claims_droplet import confidence, speculation
+from _claims_expectation import expectation
+from _claims_exploiters import exploiters
+from _claims_searches import searches
+from _grounds import machine, parser, settings_of
 from claims_noise import tests
-from claims_searches import searches
-from grounds import machine, parser, settings_of
 
 CLAIMS = {claim.__name__: claim for claim in (expectation, confidence, speculation, tests, searches, exploiters)}
 

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from grounds import (
+from _grounds import (
     QUIET_MACHINE,
     SHARED_MACHINE,
     Levels,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from grounds import DATA, OUT, caches, describe_machine, save, share_cores, show_progress, table
+from _grounds import DATA, OUT, caches, describe_machine, save, share_cores, show_progress, table
 from numpy.typing import NDArray
 
 from stormdrop.compare import recordings

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from grounds import OUT, describe_machine, save, table
+from _grounds import OUT, describe_machine, save, table
 from numpy.typing import NDArray
 
 from stormdrop.compare.search_spec import SearchSpec, parse_searches

@@ -9,7 +9,7 @@ Figure 3           points by error, and the seconds that were spent on them: sch
 Figure 4           the speeds of valid points beside an exponential distribution of the same mean
 Figures 5 to 8     NoSE, GA, XGB and random on the recorded space: speed against wall time, errors, where time goes
 
-The template is AutoTVM's for CPUs, without constraints (`spatial_pack.py`): 6,400 points. The paper has AutoTVM's for
+The template is AutoTVM's for CPUs, without constraints (`_spatial_pack.py`): 6,400 points. The paper has AutoTVM's for
 CUDA with 844,800 points, of which a quarter is valid. Its searches measured on the GPU; here they run on the recording,
 under its noise. Their wall time is the recorded seconds of building, running and checking and the seconds that the
 searches take here. In the paper a run takes an hour. Every search is as printed, apart from what a recording does not
@@ -34,14 +34,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from claims_searches import nose_errors, nose_seconds
-from common import add_to_import_path, campaign_parser
-from grounds import OUT, geomean, machine, save, table
+from _claims_searches import nose_errors, nose_seconds
+from _common import add_to_import_path, campaign_parser
+from _grounds import OUT, geomean, machine, save, table
+from _spatial_pack import spatial_pack
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from record_space import record
 from scipy import stats
-from spatial_pack import spatial_pack
 
 import stormdrop as sd
 from stormdrop.compare import recordings

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from comparison_report import report
-from grounds import DATA, caches, describe_machine, share_cores
+from _comparison_report import report
+from _grounds import DATA, caches, describe_machine, share_cores
 
 from stormdrop.compare import recordings
 from stormdrop.compare.comparison import Comparison, GroundResult, SearchRun

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from grounds import caches, describe_machine, parser, save, table
+from _grounds import caches, describe_machine, parser, save, table
 
 from stormdrop.compare import recordings
 from stormdrop.compare.kernel_tuner import unpacked

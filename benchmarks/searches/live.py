@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from grounds import OUT, machine, save, table
+from _grounds import OUT, machine, save, table
 from matplotlib.figure import Figure
 
 import stormdrop as sd

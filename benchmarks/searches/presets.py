@@ -24,8 +24,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser, machine
-from grounds import DATA, caches, geomean, share_cores, table
+from _common import OUT, Campaign, campaign_parser, machine
+from _grounds import DATA, caches, geomean, share_cores, table
 from live import KERNELS
 
 import stormdrop as sd

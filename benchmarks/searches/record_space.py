@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import OUT, Campaign, campaign_parser
+from _common import OUT, Campaign, campaign_parser
 
 import stormdrop as sd
 from stormdrop.compare import recordings

@@ -21,8 +21,8 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
-from comparison_report import OURS, report
-from grounds import DATA, caches, describe_machine, share_cores, show_progress
+from _comparison_report import OURS, report
+from _grounds import DATA, caches, describe_machine, share_cores, show_progress
 
 from stormdrop.compare import recordings
 from stormdrop.compare.comparison import compare

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from grounds import document, loaded, parser, save, settings_of, share_cores, spread, table
+from _grounds import document, loaded, parser, save, settings_of, share_cores, spread, table
 from numpy.typing import NDArray
 
 from stormdrop.errors import SpaceError

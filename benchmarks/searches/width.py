@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from grounds import document, geomean, loaded, parser, save, settings_of, share_cores, spread, table
+from _grounds import document, geomean, loaded, parser, save, settings_of, share_cores, spread, table
 
 from stormdrop.measure.replay import Recording
 from stormdrop.search import GeneratorSearch, Search, create

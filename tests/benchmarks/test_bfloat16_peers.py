@@ -33,7 +33,7 @@ def test_a_peer_computes_our_layer(peer: str, workload: Any, monkeypatch: pytest
     inputs = [rng.normal(0, 0.5, spec.shape).astype(spec.dtype) for spec in workload.inputs]
     (expected,) = workload.reference(inputs)
     try:
-        contender = getattr(importlib.import_module("bfloat16_peers"), peer)(operator, workload.arguments, inputs, 2)
+        contender = getattr(importlib.import_module("_bfloat16_peers"), peer)(operator, workload.arguments, inputs, 2)
         (actual,) = contender.outputs()
     finally:
         if hasattr(torch, "set_default_dtype"):

@@ -36,7 +36,7 @@ def layer_inputs(workload: Any) -> list[Any]:
 def test_a_peer_computes_our_layer(library: str, workload: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(library)
     monkeypatch.syspath_prepend(str(FOLDER))
-    maker = getattr(importlib.import_module("byte_peers"), f"{library.capitalize()}Bytes")
+    maker = getattr(importlib.import_module("_byte_peers"), f"{library.capitalize()}Bytes")
     inputs = layer_inputs(workload)
     (expected,) = workload.reference(inputs)
     assert expected.max() > 100

@@ -19,7 +19,7 @@ HOST = {"cpu": "A CPU", "cores": 2, "versions": {"stormdrop": "1.0"}}
 @pytest.fixture
 def common(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("common")
+    return importlib.import_module("_common")
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     for folder in (FOLDER, FOLDER / "searches"):
         monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", str(FOLDER / "searches"))  # for the workers
-    return {name: importlib.import_module(name) for name in ("exhaustive", "record_space", "spatial_pack")}
+    return {name: importlib.import_module(name) for name in ("exhaustive", "record_space", "_spatial_pack")}
 
 
 @pytest.fixture(scope="session")
@@ -40,13 +40,13 @@ def small() -> Workload:
 
 
 def test_the_template_has_the_knobs_and_refusals_of_autotvm(scripts: dict[str, ModuleType], target: sd.Cpu) -> None:
-    template = scripts["spatial_pack"].spatial_pack
+    template = scripts["_spatial_pack"].spatial_pack
     workload = sd.operators.conv2d(**scripts["exhaustive"].LAYER, layout="NCHW")
     space = template.space(workload, target)
     assert space.size == 10 * 2 * 2 * 2 * 4 * 20 == 6400
     config = space.config(space.origin)
     template.apply(workload, target, config)
-    error = scripts["spatial_pack"].InstantiationError
+    error = scripts["_spatial_pack"].InstantiationError
     for changes, message in [
         ({"tile_co": (16, 32), "ann_spatial": "none none unroll"}, "Too large factor for unrolling: 32"),
         ({"tile_co": (16, 32), "ann_spatial": "none none vec"}, "Wrong size of lanes in vectorization: 32"),
@@ -71,7 +71,7 @@ def test_a_space_is_recorded_on_from_where_it_was_ended(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    template, record = scripts["spatial_pack"].spatial_pack, scripts["record_space"].record
+    template, record = scripts["_spatial_pack"].spatial_pack, scripts["record_space"].record
     space = space_of(template, small, target)
     ledger, out = tmp_path / "small.ledger.jsonl", tmp_path / "small.jsonl.gz"
 

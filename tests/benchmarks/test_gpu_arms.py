@@ -40,7 +40,7 @@ def test_the_arms_are_those_of_the_paper(script: ModuleType, monkeypatch: pytest
     monkeypatch.setattr(script.sd, "tune", tune)
     monkeypatch.setattr(script, "tunable", lambda workload: workload)
     monkeypatch.setattr(
-        script.metaschedule_peer, "tune", lambda *_, **__: SimpleNamespace(functions=[SimpleNamespace(trace=None)])
+        script._metaschedule_peer, "tune", lambda *_, **__: SimpleNamespace(functions=[SimpleNamespace(trace=None)])
     )
     monkeypatch.setattr(script, "race", lambda *_: {})
     options = argparse.Namespace(minutes=[1.0, 2.0], trials=1000, runs=3)

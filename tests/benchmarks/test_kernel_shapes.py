@@ -16,13 +16,13 @@ MACHINE = {"peak_gflops": 100.0, "bandwidth_gbs": 10.0}
 @pytest.fixture
 def shapes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("shapes")
+    return importlib.import_module("_shapes")
 
 
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("results")
+    return importlib.import_module("_results")
 
 
 def test_there_are_68_different_kernels(shapes: ModuleType) -> None:

@@ -26,7 +26,7 @@ def test_the_models_of_both_papers_are_there(script: ModuleType) -> None:
 
 
 def test_every_network_of_keras_is_one_of_the_models(script: ModuleType) -> None:
-    keras = importlib.import_module("keras_networks")
+    keras = importlib.import_module("_keras_networks")
     assert keras.NETWORKS.keys() <= script.MODELS.keys()
     assert keras.contenders("alexnet") == []
     assert [spec.arguments for spec in keras.contenders("vgg16")] == [

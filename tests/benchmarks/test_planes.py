@@ -24,7 +24,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     for folder in (FOLDER / "searches", FOLDER, FOLDER / "kernels"):
         monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", str(FOLDER / "kernels"))  # for the workers
-    return {name: importlib.import_module(name) for name in ("plain_loops", "planes", "record_space")}
+    return {name: importlib.import_module(name) for name in ("_plain_loops", "planes", "record_space")}
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def target() -> sd.Cpu:
 def test_every_tile_computes_the_kernel(
     scripts: dict[str, ModuleType], loops: str, workload: Workload, target: sd.Cpu
 ) -> None:
-    check_sketch(getattr(scripts["plain_loops"], loops), workload, target, samples=4)
+    check_sketch(getattr(scripts["_plain_loops"], loops), workload, target, samples=4)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_loops_over_tiles_are_outside_of_both_loops(
     scripts: dict[str, ModuleType], loops: str, config: dict[str, int], nest: list[int], target: sd.Cpu
 ) -> None:
     workload = IMAGE if loops == "ij" else PRODUCT
-    variant = getattr(scripts["plain_loops"], loops).apply(workload, target, config)
+    variant = getattr(scripts["_plain_loops"], loops).apply(workload, target, config)
     schedule = Schedule(tvm.IRModule({"main": variant.main}))
     around = [int(schedule.get(loop).extent) for loop in schedule.get_loops(schedule.get_sblock("s0_update"))]
     assert [extent for extent in around if extent > 1] == nest
@@ -69,12 +69,12 @@ def test_the_planes_have_the_paper_s_17_values_each(scripts: dict[str, ModuleTyp
 def test_a_plane_is_measured_twice_and_then_only_described(
     scripts: dict[str, ModuleType], target: sd.Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scripts["plain_loops"], "SIZES", [0, 8, 16])
+    monkeypatch.setattr(scripts["_plain_loops"], "SIZES", [0, 8, 16])
     workload = sd.operators.matmul(20, 24, 16)  # no other test has made its space, which is kept, with all sizes
-    first = scripts["planes"].measured("small", workload, scripts["plain_loops"].ikj, tmp_path)
+    first = scripts["planes"].measured("small", workload, scripts["_plain_loops"].ikj, tmp_path)
     assert first["points"] == 9 and not first["failed"]
     assert first["plane"]["knobs"] == ["tile_k", "tile_j"]
     assert first["plane"]["values"] == [[0, 8, 16]] * 2
     assert len(list(tmp_path.glob("plane_small_[12].ledger.jsonl"))) == 2
     monkeypatch.setattr(scripts["record_space"], "LocalMeasurer", None)  # nothing is left to measure
-    assert scripts["planes"].measured("small", workload, scripts["plain_loops"].ikj, tmp_path) == first
+    assert scripts["planes"].measured("small", workload, scripts["_plain_loops"].ikj, tmp_path) == first

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import add_to_import_path
+from _common import add_to_import_path
 
 from stormdrop.bench.bench import OURS, TOLERANCE
 from stormdrop.bench.contender import ContenderSpec, Unavailable
@@ -116,7 +116,7 @@ def time_beside_peers(
 
 def _copy(moved: float, threads: int) -> ContenderProcess:
     add_to_import_path(Path(__file__).parent)
-    return ContenderProcess(ContenderSpec("copy", "copying:Copy", {"moved": moved}), threads)
+    return ContenderProcess(ContenderSpec("copy", "_copying:Copy", {"moved": moved}), threads)
 
 
 def _figures(taken: Sequence[float], ours: Sequence[float]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def contenders(model: str) -> list[ContenderSpec]:
     """The network of a model with and without XLA; none if Keras does not have it."""
     if model not in NETWORKS:
         return []
-    maker = "keras_networks:KerasNetwork"
+    maker = "_keras_networks:KerasNetwork"
     return [
         ContenderSpec("tensorflow", maker, {"network": NETWORKS[model], "xla": False}),
         ContenderSpec("tensorflow-xla", maker, {"network": NETWORKS[model], "xla": True}),

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grounds import OUT, save, table
+from _grounds import OUT, save, table
 
 from stormdrop.report.plots import curves, style
 from stormdrop.report.summary import WITHIN, checkpoints

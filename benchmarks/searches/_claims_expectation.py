@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from grounds import Settings, analytic, descend, document, loaded, random_start, save, spread, table
+from _grounds import Settings, analytic, descend, document, loaded, random_start, save, spread, table
 
 from stormdrop.measure.replay import Recording
 from stormdrop.space import Space

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from _results import LOWEST
+from _shapes import COMPUTE, MEMORY
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
-from results import LOWEST
-from shapes import COMPUTE, MEMORY
 
 from stormdrop.report.plots.style import COLOURS, save
 

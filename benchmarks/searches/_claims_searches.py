@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grounds import OUT, Settings, document, geomean, loaded, save, table
+from _grounds import OUT, Settings, document, geomean, loaded, save, table
 
 from stormdrop.compare.comparison import compare
 from stormdrop.compare.search_spec import parse_searches

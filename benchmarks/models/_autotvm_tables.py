@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common import markdown
-from race import similar
+from _common import markdown
+from _race import similar
 
 Entries = Sequence[Mapping[str, Any]]
 

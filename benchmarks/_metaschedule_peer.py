@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import add_to_import_path
+from _common import add_to_import_path
 
 if TYPE_CHECKING:
     from stormdrop.machine.contract import Machine

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shapes import COMPUTE, MEMORY
+from _shapes import COMPUTE, MEMORY
 
 LOWEST = 0.95  # kernels below this ratio of the best peer's time over ours are counted
 

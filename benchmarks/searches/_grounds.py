@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from common import OUT, machine, save
+from _common import OUT, machine, save
 
 import stormdrop as sd
 from stormdrop.cli.output import table

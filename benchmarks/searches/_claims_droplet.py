@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from grounds import (
+from _grounds import (
     SHARED_MACHINE,
     NoisyMeasurer,
     Settings,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from torch_modules import torchvision_models
+from _torch_modules import torchvision_models
 
 from stormdrop.model.random_weights import seed_weights
 
