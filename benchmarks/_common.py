@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -58,6 +58,14 @@ def save(name: str, document: dict[str, Any]) -> Path:
     path = OUT / f"{name}.json"
     path.write_text(json.dumps(document, indent=1) + "\n")
     return path
+
+
+def chosen(text: str, among: Collection[str], what: str) -> list[str]:
+    """The names in a text with commas. Ends the program with one line if one is unknown."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in among]:
+        sys.exit(f"there is no {what} {unknown[0]}; there are {', '.join(among)}")
+    return names
 
 
 def campaign_parser(description: str | None) -> argparse.ArgumentParser:

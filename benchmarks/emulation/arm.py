@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from _common import OUT, Campaign, campaign_parser, machine, save
+from _common import OUT, Campaign, campaign_parser, chosen, machine, save
 from correct import KERNELS
 from make_arm_board import DEFAULT
 
@@ -169,11 +169,8 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if not options.show and (reason := missing(options.board)):
         sys.exit(reason)
-    options.cpus, options.sources = options.cpus.split(","), options.sources.split(",")
-    wanted = options.operators.split(",")
-    for word, one, known in (("operators", wanted, names), ("sources", options.sources, SOURCES)):
-        if unknown := [name for name in one if name not in known]:
-            sys.exit(f"--{word}: there is no {unknown[0]}; there are {', '.join(known)}")
+    options.cpus, options.sources = options.cpus.split(","), chosen(options.sources, SOURCES, "source")
+    wanted = chosen(options.operators, names, "operator")
     options.kernels = [text for text in KERNELS if text.split()[0] in wanted]
     return options
 

@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, Campaign, campaign_parser
+from _common import OUT, Campaign, campaign_parser, chosen
 from make_arm_board import DEFAULT
 
 import stormdrop as sd
@@ -217,11 +217,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=24, help="evaluations of each search (%(default)s)")
     parser.add_argument("--searches", default=",".join(SEARCHES), help="with commas in between (%(default)s)")
     options = parser.parse_args()
-    options.searches = options.searches.split(",")
+    options.searches = chosen(options.searches, names(), "search")
     if not options.show and (reason := missing(options.board)):
         sys.exit(reason)
-    if unknown := [name for name in options.searches if name not in names()]:
-        sys.exit(f"--searches: there is no {unknown[0]}; there are {', '.join(names())}")
     return options
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import save
+from _common import chosen, save
 
 from stormdrop import operators
 from stormdrop.cli.output import table
@@ -87,9 +87,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the seed of the random schedules (%(default)s)")
     parser.add_argument("--space", default="builtin", choices=("builtin", "rules"), help="(%(default)s)")
     options = parser.parse_args()
-    options.devices = options.devices.split(",")
-    if unknown := [name for name in options.devices if name not in GPUS]:
-        sys.exit(f"unknown GPU {unknown[0]!r}; the GPUs are {', '.join(GPUS)}")
+    options.devices = chosen(options.devices, GPUS, "GPU")
     if shutil.which("nvcc") is None:
         sys.exit("nvcc is not on the PATH, so nothing can be compiled")
     return options

@@ -44,8 +44,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
 import _metaschedule_peer
-from _common import OUT, Campaign, bars, campaign_parser, machine
-from _shapes import SHAPES, Shape, chosen
+from _common import OUT, Campaign, bars, campaign_parser, chosen, machine
+from _shapes import SHAPES, Shape
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -362,7 +362,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="runs of each tuning, with different seeds (%(default)s)")
     parser.add_argument("--small", action="store_true", help=f"{' and '.join(SMALL)}, one run of half a minute each")
     options = parser.parse_args()
-    options.shapes = SMALL if options.small else chosen(options.shapes, TABLE_1)
+    options.shapes = SMALL if options.small else chosen(options.shapes, TABLE_1, "shape")
     options.minutes = [0.5] if options.small else options.minutes
     options.runs, options.trials = (1, 0) if options.small else (options.runs, options.trials)
     return options

@@ -24,8 +24,8 @@ from scipy.stats import spearmanr
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
-from _common import OUT, machine, save
-from _shapes import SHAPES, chosen
+from _common import OUT, chosen, machine, save
+from _shapes import SHAPES
 
 from stormdrop.cli.output import table
 from stormdrop.codegen.cuda import cuda_source, launches, resources
@@ -168,7 +168,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="a100", choices=list(GPUS), help="the GPU to compile for (%(default)s)")
     parser.add_argument("--shapes", default="M1,R2", help="shapes of the kernel benchmark (%(default)s)")
     options = parser.parse_args()
-    options.shapes = chosen(options.shapes)
+    options.shapes = chosen(options.shapes, SHAPES, "shape")
     return options
 
 

@@ -17,8 +17,7 @@ padding is the same on both sides here (R0: 3 and 3; TensorFlow pads 2 and 3).
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -175,11 +174,3 @@ def _skinny() -> list[Shape]:
 
 SHAPES = {shape.name: shape for shape in (*_table_1(), *_micro(), *_networks(), *_skinny())}
 """All shapes by name."""
-
-
-def chosen(names: str, among: Collection[str] = SHAPES) -> list[str]:
-    """The names in a text with commas. Ends the program with one line if one is unknown."""
-    chosen_names = names.split(",")
-    if unknown := [name for name in chosen_names if name not in among]:
-        sys.exit(f"there is no shape {unknown[0]} here; there are {', '.join(among)}")
-    return chosen_names

@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import machine, save
+from _common import chosen, machine, save
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -227,14 +227,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--types", default=",".join(TYPES), help="types of the data, separated by commas (%(default)s)")
     options = parser.parse_args()
-    options.types = options.types.split(",")
-    if unknown := [name for name in options.types if name not in TYPES]:
-        sys.exit(f"there is no kernel of type {unknown[0]}; the types are {', '.join(TYPES)}")
-    wanted, options.sources = options.operators.split(","), options.sources.split(",")
-    if unknown := [name for name in wanted if name not in names]:
-        sys.exit(f"there is no kernel of operator {unknown[0]}; there are kernels of {', '.join(names)}")
-    if unknown := [name for name in options.sources if name not in SOURCES]:
-        sys.exit(f"there is no source {unknown[0]}; the sources are {', '.join(SOURCES)}")
+    options.types = chosen(options.types, TYPES, "type")
+    wanted, options.sources = chosen(options.operators, names, "operator"), chosen(options.sources, SOURCES, "source")
     options.kernels = [text for text in KERNELS if text.split()[0] in wanted and _type(text) in options.types]
     return options
 

@@ -23,6 +23,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _beside_peers import time_beside_peers
-from _common import OUT, Campaign, add_to_import_path, campaign_parser, machine
-from _shapes import MICRO, SHAPES, SKINNY, Shape, chosen
+from _common import OUT, Campaign, add_to_import_path, campaign_parser, chosen, machine
+from _shapes import MICRO, SHAPES, SKINNY, Shape
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -195,7 +196,7 @@ def _options() -> argparse.Namespace:
     parser = campaign_parser(__doc__)
     parser.add_argument("--type", choices=list(KINDS), required=True)
     every = [name for name, shape in SHAPES.items() if shape.origin not in (MICRO, SKINNY)]
-    parser.add_argument("--shapes", type=chosen, default=every)
+    parser.add_argument("--shapes", type=partial(chosen, among=SHAPES, what="shape"), default=every)
     parser.add_argument("--against", type=_peers, default=[])
     parser.add_argument("--time", type=float, default=20.0, help="seconds of tuning per shape")
     parser.add_argument("--rounds", type=int, default=15)

@@ -28,8 +28,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import _metaschedule_peer
-from _common import OUT, add_to_import_path, machine, save
-from _shapes import SHAPES, Shape, chosen
+from _common import OUT, add_to_import_path, chosen, machine, save
+from _shapes import SHAPES, Shape
 
 import stormdrop as sd
 from stormdrop.bench.bench import OURS, ROUNDS, TOLERANCE
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--time", type=float, default=20.0, help="seconds that storm may tune a shape (%(default)s)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of the race (%(default)s)")
     options = parser.parse_args()
-    shapes = [SHAPES[name] for name in chosen(options.shapes)]
+    shapes = [SHAPES[name] for name in chosen(options.shapes, SHAPES, "shape")]
     threads.configure()
     if options.compare:
         compare(shapes, options)

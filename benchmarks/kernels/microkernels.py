@@ -31,9 +31,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
-from _common import RECORDED, Campaign, campaign_parser, machine, markdown
+from _common import RECORDED, Campaign, campaign_parser, chosen, machine, markdown
 from _race import race, similar
-from _shapes import MICRO, SHAPES, chosen
+from _shapes import MICRO, SHAPES
 
 import stormdrop as sd
 from stormdrop.bench.bench import TOLERANCE
@@ -155,7 +155,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--against", default=",".join(PEERS), help="peers, separated by commas (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
     options = parser.parse_args()
-    options.shapes, options.searches = chosen(options.shapes, MICRO_KERNELS), parse_searches(options.searches)
+    options.shapes, options.searches = chosen(options.shapes, MICRO_KERNELS, "shape"), parse_searches(options.searches)
     options.against = [peer for peer in options.against.split(",") if peer]
     if unknown := [peer for peer in options.against if peer not in OPERATOR_PEERS]:
         sys.exit(f"there is no peer {unknown[0]}; the peers are {', '.join(OPERATOR_PEERS)}")

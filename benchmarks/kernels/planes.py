@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[1] / "searches"))
 
 import _plain_loops
-from _common import OUT, Campaign, add_to_import_path, campaign_parser, machine
+from _common import OUT, Campaign, add_to_import_path, campaign_parser, chosen, machine
 from record_space import record
 from slices import draw, measure, show
 
@@ -89,9 +89,7 @@ def _options() -> argparse.Namespace:
     parser = campaign_parser(__doc__)
     parser.add_argument("--planes", default=",".join(PLANES), help="planes, separated by commas (%(default)s)")
     options = parser.parse_args()
-    options.planes = options.planes.split(",")
-    if unknown := [name for name in options.planes if name not in PLANES]:
-        sys.exit(f"there is no plane {unknown[0]}; the planes are {', '.join(PLANES)}")
+    options.planes = chosen(options.planes, PLANES, "plane")
     return options
 
 

@@ -35,8 +35,8 @@ from scipy.stats import spearmanr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, Campaign, campaign_parser, machine
-from _shapes import SHAPES, chosen
+from _common import OUT, Campaign, campaign_parser, chosen, machine
+from _shapes import SHAPES
 from spaces import fingerprints
 
 import stormdrop as sd
@@ -236,7 +236,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--points", type=int, default=30, help="random points of each sketch (%(default)s)")
     parser.add_argument("--time", type=float, default=10.0, help="seconds of each tuning (%(default)s)")
     options = parser.parse_args()
-    options.shapes = chosen(options.shapes)
+    options.shapes = chosen(options.shapes, SHAPES, "shape")
     return options
 
 

@@ -39,7 +39,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, Campaign, campaign_parser, machine
+from _common import OUT, Campaign, campaign_parser, chosen, machine
 from matplotlib.image import imsave
 from spaces import fingerprints, workload_of
 
@@ -356,9 +356,7 @@ def _options() -> argparse.Namespace:
     parser = campaign_parser(__doc__)
     parser.add_argument("--slices", default=",".join(SLICES), help="slices, separated by commas (%(default)s)")
     options = parser.parse_args()
-    options.slices = options.slices.split(",")
-    if unknown := [name for name in options.slices if name not in SLICES]:
-        sys.exit(f"there is no slice {unknown[0]}; the slices are {', '.join(SLICES)}")
+    options.slices = chosen(options.slices, SLICES, "slice")
     return options
 
 

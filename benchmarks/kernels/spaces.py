@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, Campaign, campaign_parser, machine
+from _common import OUT, Campaign, campaign_parser, chosen, machine
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -184,9 +184,8 @@ def _options() -> argparse.Namespace:
     operators = {text.split()[0] for text in KERNELS}
     if absent := [name for name in sd.operators.names() if name not in operators]:
         sys.exit(f"there is no kernel of operator {', '.join(absent)}: add one to KERNELS")
-    wanted = options.operators.split(",") if options.operators else sorted(operators)
-    if unknown := [name for name in wanted if name not in operators]:
-        sys.exit(f"there is no operator {unknown[0]}; the operators are {', '.join(sorted(operators))}")
+    every = sorted(operators)
+    wanted = chosen(options.operators, every, "operator") if options.operators else every
     options.kernels = [text for text in KERNELS if text.split()[0] in wanted]
     return options
 

@@ -31,8 +31,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import _metaschedule_peer
-from _common import OUT, Campaign, add_to_import_path, campaign_parser, machine
-from _shapes import SHAPES, Shape, chosen
+from _common import OUT, Campaign, add_to_import_path, campaign_parser, chosen, machine
+from _shapes import SHAPES, Shape
 
 import stormdrop as sd
 from stormdrop.bench.bench import ROUNDS, TOLERANCE
@@ -60,7 +60,7 @@ def main() -> None:
     threads.configure()
     campaign = Campaign(OUT / "tune_tir.jsonl", None if options.show else machine(), options)
     if not options.show:
-        shapes = [SHAPES[name] for name in chosen(options.shapes)]
+        shapes = [SHAPES[name] for name in chosen(options.shapes, SHAPES, "shape")]
         for seed in range(options.seeds):
             for shape in shapes:
                 complete(campaign, shape, seed, options.trials, options.rounds)

@@ -24,8 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, Campaign, campaign_parser, machine
-from _shapes import SHAPES, chosen
+from _common import OUT, Campaign, campaign_parser, chosen, machine
+from _shapes import SHAPES
 
 import stormdrop as sd
 from stormdrop.measure.contract import KernelSetup
@@ -145,7 +145,7 @@ def _options() -> argparse.Namespace:
         "--rounds", type=int, default=15, help="rounds in which the best schedules take turns (%(default)s)"
     )
     options = parser.parse_args()
-    options.shapes = chosen(options.shapes, applicable)
+    options.shapes = chosen(options.shapes, applicable, "shape")
     return options
 
 

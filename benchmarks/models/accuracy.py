@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import RECORDED, Campaign, campaign_parser, machine, markdown
+from _common import RECORDED, Campaign, campaign_parser, chosen, machine, markdown
 from _graphs import NAMES, NEWER, graph
 
 from stormdrop.errors import StormdropError
@@ -46,8 +46,8 @@ def main() -> None:
     if host is not None:
         setting = {"cpu": host["cpu"], "bounds": options.bounds}
         campaign.collect(options.models, lambda name: measure(name, options.bounds), setting, key="model")
-    chosen = [entry for entry in campaign.entries if entry["model"] in options.models]
-    print(table([entry for entry in chosen if entry["bounds"] == options.bounds], options.bounds))
+    entries = [entry for entry in campaign.entries if entry["model"] in options.models]
+    print(table([entry for entry in entries if entry["bounds"] == options.bounds], options.bounds))
 
 
 def measure(name: str, bounds: Sequence[float]) -> dict[str, Any]:
@@ -113,13 +113,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--models", default=",".join(NAMES), help="models, separated by commas (%(default)s)")
     parser.add_argument("--bounds", default="1e-2,1e-3,1e-4", help="errors that auto may make (%(default)s)")
     options = parser.parse_args()
-    options.models = options.models.split(",")
+    options.models = chosen(options.models, (*NAMES, *NEWER), "model")
     try:
         options.bounds = [float(bound) for bound in options.bounds.split(",")]
     except ValueError:
         sys.exit(f"--bounds {options.bounds}: give numbers, separated by commas, such as 1e-2,1e-3")
-    if unknown := [name for name in options.models if name not in (*NAMES, *NEWER)]:
-        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join((*NAMES, *NEWER))}")
     return options
 
 

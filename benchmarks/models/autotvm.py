@@ -49,7 +49,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _autotvm_tables import layer_table, model_table
-from _common import OUT, RECORDED, Campaign, campaign_parser, machine
+from _common import OUT, RECORDED, Campaign, campaign_parser, chosen, machine
 from _race import artifacts, race
 from papers import MODELS, exported
 
@@ -298,11 +298,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--table", action="store_true", help="as --show, but the models only")
     parser.add_argument("--layers", action="store_true", help="as --show, but the kernels only")
     options = parser.parse_args()
-    options.models, options.searches = options.models.split(","), options.searches.split(",")
-    if unknown := [name for name in options.models if name not in NAMES]:
-        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join(NAMES)}")
-    if unknown := [name for name in options.searches if name not in SEARCHES]:
-        sys.exit(f"there is no search {unknown[0]}; the searches are {', '.join(SEARCHES)}")
+    options.models = chosen(options.models, NAMES, "model")
+    options.searches = chosen(options.searches, SEARCHES, "search")
     if options.trials < 1:
         sys.exit(f"--trials {options.trials}: must be 1 or more")
     return options

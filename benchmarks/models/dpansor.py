@@ -37,7 +37,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, RECORDED, Campaign, campaign_parser, machine
+from _common import OUT, RECORDED, Campaign, campaign_parser, chosen, machine
 from _dpansor_figures import BASELINE, EXPLORED, Experiment, draw, show
 from _graphs import NAMES, graph
 from _race import artifacts, race
@@ -162,9 +162,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15, help="rounds of the race (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
     options = parser.parse_args()
-    options.models, options.N = options.models.split(","), [int(n) for n in options.N.split(",")]
-    if unknown := [name for name in options.models if name not in NAMES]:
-        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join(NAMES)}")
+    options.models = chosen(options.models, NAMES, "model")
+    options.N = [int(n) for n in options.N.split(",")]
     return options
 
 

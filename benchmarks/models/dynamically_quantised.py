@@ -33,7 +33,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, Campaign, campaign_parser, machine
+from _common import OUT, Campaign, campaign_parser, chosen, machine
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -262,9 +262,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15, help="rounds with onnxruntime (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
     options = parser.parse_args()
-    options.time, options.models = options.time and seconds_of(options.time), options.models.split(",")
-    if unknown := [name for name in options.models if name not in MODELS]:
-        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join(MODELS)}")
+    options.time = options.time and seconds_of(options.time)
+    options.models = chosen(options.models, MODELS, "model")
     return options
 
 

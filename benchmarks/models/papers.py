@@ -45,7 +45,7 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, RECORDED, Campaign, add_to_import_path, campaign_parser, in_child, machine, markdown
+from _common import OUT, RECORDED, Campaign, add_to_import_path, campaign_parser, chosen, in_child, machine, markdown
 from _graphs import graph, onnx_of
 from _keras_networks import contenders as keras_contenders
 from _race import artifacts, race
@@ -263,11 +263,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--one", metavar="MODEL", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.time = seconds_of(options.time)
-    options.models, options.against = options.models.split(","), options.against.split(",")
-    if unknown := [name for name in options.models if name not in MODELS]:
-        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join(MODELS)}")
-    if unknown := [name for name in options.against if name not in MODEL_PEERS]:
-        sys.exit(f"there is no peer {unknown[0]}; the peers are {', '.join(MODEL_PEERS)}")
+    options.models = chosen(options.models, MODELS, "model")
+    options.against = chosen(options.against, MODEL_PEERS, "peer")
     return options
 
 

@@ -32,7 +32,7 @@ import wild
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, RECORDED, Campaign, campaign_parser, machine, markdown
+from _common import OUT, RECORDED, Campaign, campaign_parser, chosen, machine, markdown
 from _graphs import graph
 
 import stormdrop as sd
@@ -170,9 +170,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
     options = parser.parse_args()
     options.time = seconds_of(options.time)
-    options.models, options.against = options.models.split(","), options.against.split(",")
-    if unknown := [name for name in options.models if name not in MODELS]:
-        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join(MODELS)}")
+    options.models = chosen(options.models, MODELS, "model")
+    options.against = options.against.split(",")
     return options
 
 

@@ -36,7 +36,7 @@ import onnx
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from _common import OUT, Campaign, bars, campaign_parser, machine
+from _common import OUT, Campaign, bars, campaign_parser, chosen, machine
 from _graphs import NAMES, NEWER, graph
 from _ratios import best_peer, predicted_seconds, summary
 
@@ -69,11 +69,11 @@ def main() -> None:
             return {"failed": str(error)}
 
     setting = {part: getattr(options, part) for part in ("time", "against", "search", "seed")}
-    chosen = campaign.collect(options.models, work, setting)
-    show(chosen)
-    if good := {name: entry for name, entry in chosen.items() if "failed" not in entry}:
+    entries = campaign.collect(options.models, work, setting)
+    show(entries)
+    if good := {name: entry for name, entry in entries.items() if "failed" not in entry}:
         print(draw(good, f"time over ours, {options.precision}, batch 1, on {host['cpu']}", saved))
-    sys.exit(any("failed" in entry for entry in chosen.values()))
+    sys.exit(any("failed" in entry for entry in entries.values()))
 
 
 def measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -213,9 +213,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
     parser.add_argument("--precision", choices=PRECISIONS, default=FLOAT32, help="what models compute in (%(default)s)")
     options = parser.parse_args()
-    options.models, options.against = options.models.split(","), options.against.split(",")
-    if unknown := [name for name in options.models if name not in (*NAMES, *NEWER)]:
-        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join((*NAMES, *NEWER))}")
+    options.models = chosen(options.models, (*NAMES, *NEWER), "model")
+    options.against = options.against.split(",")
     return options
 
 

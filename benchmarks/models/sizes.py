@@ -26,7 +26,7 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, Campaign, campaign_parser, machine
+from _common import OUT, Campaign, campaign_parser, chosen, machine
 from _graphs import open_graph
 from _race import artifacts, race
 
@@ -152,14 +152,12 @@ def _speed(entry: Mapping[str, Any]) -> str:
 
 def _options() -> argparse.Namespace:
     parser = campaign_parser(__doc__)
-    parser.add_argument("--models", type=lambda text: text.split(","), default=list(SIZES))
+    parser.add_argument("--models", default=",".join(SIZES), help="models, separated by commas (%(default)s)")
     parser.add_argument("--time", type=float, default=300.0, help="seconds of tuning for each size")
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    unknown = [name for name in options.models if name not in SIZES]
-    if unknown:
-        parser.error(f"unknown model {unknown[0]!r}: known are {', '.join(SIZES)}")
+    options.models = chosen(options.models, SIZES, "model")
     return options
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, Campaign, campaign_parser, machine
+from _common import OUT, Campaign, campaign_parser, chosen, machine
 from _ratios import best_peer, summary
 
 import stormdrop as sd
@@ -142,9 +142,9 @@ def main() -> None:
     campaign = Campaign(OUT / f"{_NAME}.jsonl", host, options, retries=True, document="models")
     print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}")
     setting = {"time": options.time, "seed": options.seed}
-    chosen = campaign.collect(options.models, lambda name: measure(name, options), setting)
-    show(chosen)
-    sys.exit(any("failed" in entry for entry in chosen.values()))
+    entries = campaign.collect(options.models, lambda name: measure(name, options), setting)
+    show(entries)
+    sys.exit(any("failed" in entry for entry in entries.values()))
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -242,9 +242,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15, help="rounds with the peers (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
     options = parser.parse_args()
-    options.models = options.models.split(",")
-    if unknown := [name for name in options.models if name not in MODELS]:
-        sys.exit(f"there is no model {unknown[0]}; the models are {', '.join(MODELS)}")
+    options.models = chosen(options.models, MODELS, "model")
     return options
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _common import OUT, machine, save
+from _common import OUT, chosen, machine, save
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -32,7 +32,7 @@ from stormdrop.trial import Candidate, Measurement, Phases, Request, Status, Tri
 from stormdrop.tuning.request import BATCH
 from stormdrop.tuning.result import Progress
 
-__all__ = ["OUT", "machine", "save", "table"]
+__all__ = ["OUT", "chosen", "machine", "save", "table"]
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data" / "kernel_tuner"

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from _grounds import OUT, machine, save, table
+from _grounds import OUT, chosen, machine, save, table
 from matplotlib.figure import Figure
 
 import stormdrop as sd
@@ -55,10 +55,7 @@ def main() -> None:
     parser.add_argument("--time", type=float, default=10.0, help="the most seconds of a run (%(default)s)")
     parser.add_argument("--show", action="store_true", help="print what is saved, and measure nothing")
     options = parser.parse_args()
-    chosen = options.kernel.split(",")
-    if unknown := [name for name in chosen if name not in KERNELS]:
-        sys.exit(f"there is no kernel {unknown[0]}; the kernels are {', '.join(KERNELS)}")
-    for name in chosen:
+    for name in chosen(options.kernel, KERNELS, "kernel"):
         path = OUT / f"live_{name}.json"
         if not options.show:
             measure(name, options.searches, options.seeds, options.time)

@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, Campaign, campaign_parser, machine
+from _common import OUT, Campaign, campaign_parser, chosen, machine
 from _grounds import DATA, caches, geomean, share_cores, table
 from live import KERNELS
 
@@ -67,11 +67,9 @@ def main() -> None:
     parser.add_argument("--live", action="store_true", help="tune kernels of this machine")
     parser.add_argument("--time", type=float, default=10.0, help="the most seconds of a live run (%(default)s)")
     options = parser.parse_args()
-    chosen = options.only.split(",")
-    if unknown := [name for name in chosen if name not in ARMS]:
-        sys.exit(f"there are no arms of {unknown[0]!r}; there are those of {', '.join(ARMS)}")
+    names = chosen(options.only, ARMS, "search")
     share_cores(2)
-    arms = [arm for name in chosen for arm in ARMS[name].split(",") if options.live or not needs_prior(name)]
+    arms = [arm for name in names for arm in ARMS[name].split(",") if options.live or not needs_prior(name)]
     host = machine() if options.live and not options.show else None
     campaign = Campaign(OUT / ("presets_live.jsonl" if options.live else "presets.jsonl"), host, options)
     if not options.show:

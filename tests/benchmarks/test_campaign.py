@@ -198,3 +198,9 @@ def test_no_flags_at_all(common: ModuleType, tmp_path: Path) -> None:
     assert common.Campaign(campaign.file, options=Namespace(file=None, show=True, fresh=False)).entries == [
         {"of": [1, 2]}
     ]
+
+
+def test_names_on_a_command_line(common: ModuleType) -> None:
+    assert common.chosen("b,a", {"a": 1, "b": 2, "c": 3}, "model") == ["b", "a"]
+    with pytest.raises(SystemExit, match="there is no model d; there are a, b, c"):
+        common.chosen("b,d", ["a", "b", "c"], "model")
