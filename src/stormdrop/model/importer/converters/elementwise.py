@@ -15,11 +15,6 @@ from .node import Node, const, is_float, scalar, shape_of
 
 _MISH_IS_LINEAR = 20.0  # from there on mish(x) is x in float32; exp(2 x) stays finite
 
-_BOUNDS_ARE_INPUTS = 11
-"""The first opset in which the bounds of a Clip are inputs."""
-
-_IMAGE = 4  # axes of an image
-
 
 def _pairwise(operator: Callable[[Any, Any], Any]) -> Callable[[Node], Any]:
     """Max(a, b, c) -> maximum(maximum(a, b), c). TVM makes a stack of the operands, which has one more dimension."""
@@ -151,21 +146,6 @@ def _bit_cast(node: Node) -> Any | None:
     return node.compute(reinterpreted, node[0], name="bit_cast")
 
 
-def _clip(node: Node) -> Any | None:
-    """The constant bounds of an image, as operators: TVM makes TensorIR functions of them, whose layout stays."""
-    x, bounds = node[0], [node.optional(1), node.optional(2)]
-    if node.opset < _BOUNDS_ARE_INPUTS:
-        bounds = [scalar(node.attribute(name, edge), x) for name, edge in (("min", -np.inf), ("max", np.inf))]
-    constant = all(bound is None or isinstance(bound, GenericConst) for bound in bounds)
-    if len(node.shape()) != _IMAGE or not constant:
-        return None
-    for operator, bound, edge in zip((relax.op.maximum, relax.op.minimum), bounds, (-np.inf, np.inf), strict=True):
-        if bound is not None:
-            no_bound = is_float(node.dtype()) and np.isnan(bound.value.numpy()).any()
-            x = node.emit(operator(x, scalar(edge, x) if no_bound else bound))
-    return x
-
-
 def _celu(node: Node) -> Any:
     """max(0, x) + alpha * (exp(min(0, x) / alpha) - 1)."""
     x, alpha = node[0], scalar(node.attribute("alpha", 1.0), node[0])
@@ -281,7 +261,6 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "BitShift": _shift,
     "Cast": _cast,
     "Celu": _celu,
-    "Clip": _clip,
     "Constant": _constant,
     "Div": _divide,
     "Elu": _elu,
