@@ -102,7 +102,7 @@ def test_the_mean_error_of_an_import_in_float64_is_its_own(mean: float, right: b
         rounded=lambda _, error, mean: error if mean <= 0.1 else 0.0,
     )
     with nullcontext() if right else pytest.raises(ModelError, match="the imported graph and onnx"):
-        computing._check_import(expected, "onnx")
+        computing._checked(expected, "onnx", is_slow=False)
 
 
 @pytest.mark.compiles

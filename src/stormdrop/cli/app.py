@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -51,6 +50,10 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
     "doctor": doctor.doctor,
     "fleet": fleet.fleet,
 }
+
+
+_OF_OPERATORS = ("tune-op", "bench", "compare", "landscape")
+"""Commands that take an operator with its arguments."""
 
 
 class _Command(typer.core.TyperCommand):
@@ -106,17 +109,8 @@ def run(arguments: Sequence[str], started: float) -> int:
         return end.exit_code
     except _UsageProblem as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
-        _check_dashes(str(getattr(error, "option_name", "")), arguments)
+        if hasattr(error, "possibilities") and arguments[0] in _OF_OPERATORS:  # there is no such option
+            option = f"{getattr(error, 'option_name', '')}="
+            given = next((word for word in arguments if word.startswith(option)), f"{option}VALUE")
+            message = f"{message}; an argument of an operator has no dashes: {given.lstrip('-')}"
         raise InputError(f"{message.rstrip('.')} (see stormdrop --help)") from None
-
-
-def _check_dashes(option: str, arguments: Sequence[str]) -> None:
-    """Raises `InputError` if an unknown option is an argument of the operator that the command line names."""
-    from .. import operators
-
-    name = option.lstrip("-")
-    for operator in set(arguments) & set(operators.names()):
-        if name in inspect.signature(operators.find(operator)).parameters:
-            given = next((word for word in arguments if word.split("=")[0] == option), option)
-            value = given.partition("=")[2] or "..."
-            raise InputError(f"{given}: arguments of an operator are written without dashes: {name}={value}")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -71,10 +72,10 @@ def table(
         console = Console(width=max(400, _width(columns)))
     shown = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading, *cells in columns:
-        longest_word = max((len(word) for cell in (heading, *cells) for word in cell.split()), default=0)
+        longest_word = max((cell_len(word) for cell in (heading, *cells) for word in cell.split()), default=0)
         shown.add_column(
             heading,
-            justify="right" if all(map(_is_figure, cells)) else "left",
+            justify="right" if cells and all(map(_is_figure, cells)) else "left",
             overflow="fold",
             min_width=min(longest_word, console.width // 2),
         )
@@ -93,7 +94,7 @@ def pairs(rows: Iterable[tuple[str, str]]) -> None:
         shown.add_row(Text(name), Text(value))
     console = Console()
     if not console.is_terminal:
-        console = Console(width=sum(max(len(line[side]) for line in lines) + 2 for side in (0, 1)))
+        console = Console(width=sum(max(cell_len(line[side]) for line in lines) + 2 for side in (0, 1)))
     _print(shown, console)
 
 
@@ -115,11 +116,11 @@ def _fitting(columns: Sequence[tuple[str, ...]], spare: Sequence[str], width: in
 
 def _width(columns: Sequence[tuple[str, ...]]) -> int:
     """The characters of a row if no cell is broken, with two spaces between columns."""
-    return sum(max(map(len, column)) for column in columns) + 2 * (len(columns) - 1)
+    return sum(max(map(cell_len, column)) for column in columns) + 2 * (len(columns) - 1)
 
 
 def _is_figure(cell: str) -> bool:
-    return cell in {"", "-", "unknown", "different"} or cell[0].isdigit()
+    return cell in {"", "-", "nan", "unknown", "different"} or cell.lstrip("-")[:1].isdigit()
 
 
 def shapes(by_input: Mapping[str, Sequence[int]]) -> str:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
 
 import stormdrop as sd
 from stormdrop.errors import ModelError
@@ -135,3 +137,20 @@ def test_an_input_that_something_is_divided_by_is_never_zero() -> None:
             result = builder.emit_output(relax.op.floor_divide(x, y))
         builder.emit_func_output(result)
     assert index_ranges(builder.get(), ["x", "y"]) == {"y": (1, 3)}
+
+
+@pytest.mark.parametrize("opset", [7, 13])
+def test_the_bounds_of_a_clip_of_tvms_frontend_join_their_convolution(opset: int) -> None:
+    bounds = [numpy_helper.from_array(np.float32(value), name) for name, value in (("low", 0), ("high", 6))]
+    clip = (
+        helper.make_node("Clip", ["a", "low", "high"], ["y"])
+        if opset == 13
+        else helper.make_node("Clip", ["a"], ["y"], min=0.0, max=6.0)
+    )
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 8, 8, 8)) for name in "xy")
+    weight = numpy_helper.from_array(np.ones((8, 8, 3, 3), np.float32), "w")
+    convolution = helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1])
+    graph = helper.make_graph([convolution, clip], "bounded", [x], [y], [weight, *bounds])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    mod = from_onnx(model, keep_params_in_input=False)
+    assert "fused_conv2d_maximum_minimum" in {task.name for task in import_relax(mod).tasks}

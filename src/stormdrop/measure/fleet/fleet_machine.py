@@ -150,7 +150,7 @@ def versions() -> dict[str, str]:
 
 
 class FleetMachine:
-    """A machine that one process holds. Its methods are called by `fleet_lease.Lease`."""
+    """A machine that one process holds. Its methods are called by `lease.Lease`."""
 
     def __init__(self, workshop: LocalWorkshop, holder: str) -> None:
         """Takes the machine; nothing is measured or loaded yet.

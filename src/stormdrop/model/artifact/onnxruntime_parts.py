@@ -12,7 +12,7 @@ onnxruntime is an optional package: this module imports it when it is needed fir
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
 import statistics
 import threading
@@ -209,9 +209,13 @@ def _keeps_denormals(metadata: Metadata) -> bool:
 
 
 def require_onnxruntime(what: str) -> None:
-    """Raises `ModelError` if onnxruntime is not installed. The message begins with what it is needed for."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise ModelError(f"{what}, and is not installed: {INSTALL}")
+    """Raises `ModelError` if onnxruntime cannot be imported. The message begins with what it is needed for."""
+    try:
+        importlib.import_module("onnxruntime")
+    except ModuleNotFoundError:
+        raise ModelError(f"{what}, and is not installed: {INSTALL}") from None
+    except ImportError as error:
+        raise ModelError(f"{what}, and cannot be imported: {one_line(error)}") from error
 
 
 def session_options(threads: int, alone: bool = False) -> Any:

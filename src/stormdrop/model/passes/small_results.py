@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..graph.expressions import operator_name
+from ..graph.expressions import bindings_of, operator_name
 from .rewriting import rewrite_main
 
 _BORDER = 1 / 3
@@ -29,7 +29,7 @@ _TYPES = ("float32", "float16")
 
 def keep_small_results(mod: tvm.IRModule) -> tvm.IRModule:
     """The module with each softplus and atanh of `main` in float32 or float16 rewritten."""
-    calls = {operator_name(binding.value) for block in mod["main"].body.blocks for binding in block.bindings}
+    calls = {operator_name(binding.value) for binding in bindings_of(mod["main"])}
     return mod if calls.isdisjoint(_RULES) else rewrite_main(mod, _SmallResults(mod))
 
 
