@@ -86,11 +86,6 @@ class ContenderProcess:
         arrays: list[Any] = self._request_awake(("outputs", None))
         return arrays
 
-    @property
-    def cpu_seconds(self) -> float:
-        """The CPU time that the process has used so far, in seconds."""
-        return self._child.cpu_seconds
-
     def close(self) -> None:
         """Ends the process, whatever it is doing."""
         self._child.close()

@@ -103,12 +103,6 @@ class ChildProcess:
         """The id of the process. It is waited for until the process has started."""
         return self._process.pid
 
-    @property
-    def cpu_seconds(self) -> float:
-        """CPU time that the process has used so far."""
-        times = psutil.Process(self.pid).cpu_times()
-        return float(times.user + times.system)
-
     def send(self, message: object) -> bool:
         """Sends a message; False if the process has died. One that takes nothing for `STALL_SECONDS` is killed."""
         try:
