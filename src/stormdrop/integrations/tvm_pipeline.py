@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -80,9 +79,5 @@ def pipeline(
     return tune
 
 
-def _register(make: Any) -> None:
-    if NAME not in relax.pipeline.PIPELINE_MAP:
-        relax.register_pipeline(NAME)(make)
-
-
-_register(pipeline)
+if NAME not in relax.pipeline.PIPELINE_MAP:
+    relax.register_pipeline(NAME)(pipeline)

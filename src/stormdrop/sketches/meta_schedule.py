@@ -128,7 +128,7 @@ def space_of_trace(name: str, module: IRModule, trace: Trace) -> Space:
     sampled = _sampled(trace)
     locations = _locations(module, trace)
     knobs = [_knob(knob, instruction, trace, locations) for knob, instruction in sampled.items()]
-    instructions = json.dumps(trace.as_json()[0], default=_number)
+    instructions = json.dumps(trace.as_json()[0], default=lambda immediate: immediate.value)
     version = metadata.version("apache-tvm")
     return Space(
         name,
@@ -281,10 +281,6 @@ def _decision(instruction: Any, value: Any) -> Any:
 
 def _choices(instruction: Any) -> list[int]:
     return [int(choice) for choice in instruction.attrs[0]]
-
-
-def _number(immediate: Any) -> Any:
-    return immediate.value
 
 
 def _depth(location: int) -> float:

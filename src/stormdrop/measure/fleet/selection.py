@@ -50,7 +50,8 @@ def lease_equal_machines(
             if leases:
                 return _equal_ones(address, leases, refused, kind, like), refused
         except BaseException:
-            _release(leases)
+            for lease in leases:
+                lease.release()
             raise
         if refused:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
@@ -181,8 +182,3 @@ def _difference(identity: MachineIdentity, chosen: MachineIdentity) -> str:
     if identity.kind != chosen.kind:
         return f"{identity.kind}; asked for is {chosen.kind}"
     return f"{identity.kind}, but with other features or caches than the one asked for"
-
-
-def _release(leases: Sequence[Lease]) -> None:
-    for lease in leases:
-        lease.release()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -105,13 +105,9 @@ class Guard:
             return answer
         bearer = request.headers.get("authorization", "").partition(" ")
         given = bearer[2] if bearer[0].lower() == "bearer" else None
-        if _same(given, token) or _same(_cookie(request), token):
+        if _same(given, token) or _same(request.cookies.get(COOKIE), token):
             return None
         return _refused(401, "the dashboard needs its token: open the address that it printed")
-
-
-def _cookie(request: HTTPConnection) -> str | None:
-    return request.cookies.get(COOKIE)
 
 
 def _same(given: str | None, token: str) -> bool:
