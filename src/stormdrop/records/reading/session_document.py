@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ..codec import trial_to_json
 from ..contract import StoredSession, StoredTrial
 
 
@@ -27,7 +28,11 @@ def session_document(session: StoredSession, trials: Sequence[StoredTrial]) -> d
         ...     session_document(store.open(PROBLEM, SETTING), [])["state"]
         'running'
     """
-    return {**asdict(session), "state": session.state.value, "trials": [_trial(trial) for trial in trials]}
+    documents = [
+        {**trial_to_json(trial), "position": trial.position, "phases": asdict(trial.measurement.phases)}
+        for trial in trials
+    ]
+    return {**asdict(session), "state": session.state.value, "trials": documents}
 
 
 def kept_phases(extra: Mapping[str, Any]) -> dict[str, float]:
@@ -49,19 +54,3 @@ def kept_phases(extra: Mapping[str, Any]) -> dict[str, float]:
         str(name): float(seconds) for name, seconds in numbers if isinstance(seconds, int | float) and seconds > 0
     }
     return dict(sorted(phases.items(), key=lambda part: -part[1]))
-
-
-def _trial(trial: StoredTrial) -> dict[str, Any]:
-    measured = trial.measurement
-    return {
-        "batch": trial.batch,
-        "position": trial.position,
-        "sketch": trial.sketch,
-        "config": dict(trial.config),
-        "elapsed": trial.elapsed,
-        "status": measured.status.value,
-        "seconds": list(measured.seconds),
-        "error": measured.error,
-        "phases": asdict(measured.phases),
-        "suspect": measured.suspect,
-    }
