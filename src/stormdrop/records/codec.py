@@ -77,19 +77,11 @@ def clean_session(session: StoredSession) -> StoredSession:
 
 def session_to_json(session: StoredSession) -> dict[str, Any]:
     """A session as a JSON object. The workload's text is left out: an export states it once for all its sessions."""
-    problem, setting = session.problem, session.setting
+    stated = {**vars(session.problem), **vars(session.setting)}
+    del stated["workload_text"]
     return {
         "id": session.id,
-        "workload_key": problem.workload_key,
-        "workload_name": problem.workload_name,
-        "target": problem.target,
-        "machine": problem.machine,
-        "search": setting.search,
-        "seed": setting.seed,
-        "options": setting.options,
-        "method": setting.method,
-        "versions": setting.versions,
-        "sketches": setting.sketches,
+        **stated,
         "created": session.created,
         "state": session.state.value,
         "outcome": None if session.outcome is None else outcome_to_json(session.outcome),
