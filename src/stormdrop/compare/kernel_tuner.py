@@ -115,14 +115,8 @@ def _recording(data: Any, name: str) -> Recording:
     kernel = data.get("kernel_name")
     sketch = kernel if isinstance(kernel, str) and kernel else name
     space = Space(sketch, knobs, [Constraint.one_of(keys, recorded)])
-    candidates = {values: Candidate(sketch, _point(knobs, values)) for values in recorded}
+    candidates = {values: Candidate(sketch, space.point(dict(zip(keys, values, strict=True)))) for values in recorded}
     return Recording(name, (space,), {candidates[values]: recorded[values] for values in recorded})
-
-
-def _point(knobs: list[Knob], values: tuple[Value, ...]) -> tuple[int, ...]:
-    return tuple(
-        coordinate for knob, value in zip(knobs, values, strict=True) for coordinate in knob.coordinates(value)
-    )
 
 
 def knob_of(name: str, values: list[Any]) -> Knob:
