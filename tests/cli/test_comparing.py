@@ -119,7 +119,7 @@ def test_every_key_of_the_documents_is_described(
     [
         (["compare"], "Missing argument"),
         (["compare", "analytic:lrw", "--search", "dropplet"], "unknown search 'dropplet'; did you mean 'droplet'?"),
-        (["compare", "analytic:lrw", "--search", "droplet:repeats=0"], "droplet needs repeats >= 1"),
+        (["compare", "analytic:lrw", "--search", "droplet:repeats=0"], "droplet's repeats must be at least 1, not 0"),
         (["compare", "analytic:lrw", "--search", "droplet:q=0"], "search 'droplet' has no option 'q'"),
         (["compare", "analytic:lrw", "--search", "random,random"], "search random is given twice"),
         (["compare", "analytic:lrw", "--search", ","], "no search is named"),

@@ -149,9 +149,9 @@ def test_a_huge_space_is_no_problem() -> None:
         ({"iterations": 0}, "iterations"),
         ({"early_stop": 0}, "early_stop"),
         ({"repeats": 0}, "repeats"),
-        ({"epsilon": 1.5}, "from 0 to 1, not 1.5"),
-        ({"temperature": 0.0}, "positive, not 0.0"),
-        ({"diversity_filter_ratio": 0.5}, "at least 1, not 0.5"),
+        ({"epsilon": 1.5}, "epsilon must be at least 0 and at most 1, not 1.5"),
+        ({"temperature": 0.0}, "temperature must be above 0 and below inf, not 0.0"),
+        ({"diversity_filter_ratio": 0.5}, "at least 1 and below inf, not 0.5"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

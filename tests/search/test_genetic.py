@@ -161,10 +161,10 @@ def test_it_is_better_than_random_on_two_thousand_points(space: Space, seconds: 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"population": 0}, "population >= 1"),
-        ({"elite": 101}, "elite from 0 to population"),
-        ({"repeats": 0}, "repeats >= 1"),
-        ({"mutation": 1.5}, "mutation is a probability"),
+        ({"population": 0}, "population must be at least 1, not 0"),
+        ({"elite": 101}, "elite must be at most its population, not 101"),
+        ({"repeats": 0}, "repeats must be at least 1, not 0"),
+        ({"mutation": 1.5}, "mutation must be at least 0 and at most 1, not 1.5"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], line: str) -> None:

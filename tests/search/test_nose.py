@@ -145,12 +145,12 @@ def test_it_is_near_the_optimum_of_two_thousand_points(space: Space, seconds: Ca
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"population": 0}, "population >= 1"),
-        ({"k": 0}, "k >= 1"),
-        ({"repeats": 0}, "repeats >= 1"),
+        ({"population": 0}, "population must be at least 1, not 0"),
+        ({"k": 0}, "k must be at least 1, not 0"),
+        ({"repeats": 0}, "repeats must be at least 1, not 0"),
         ({"elite": 2.0}, "0 < elite <= offspring"),
         ({"elite": 0.0}, "0 < elite <= offspring"),
-        ({"mutation": -0.1}, "mutation is a probability"),
+        ({"mutation": -0.1}, "mutation must be at least 0 and at most 1, not -0.1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], line: str) -> None:

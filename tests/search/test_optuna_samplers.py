@@ -65,7 +65,7 @@ def test_it_is_named_on_the_command_line_but_is_none_of_ours() -> None:
     (spec,) = parse_searches("optuna:sampler=tpe")
     assert spec.create([Space("s", [Ordinal("x", [1, 2])])], 0).name == "optuna"
     assert "optuna" not in names()
-    with pytest.raises(SearchError, match="no sampler 'tpx' here; did you mean 'tpe'"):
+    with pytest.raises(SearchError, match="no sampler 'tpx'; did you mean 'tpe'"):
         parse_searches("optuna:sampler=tpx")
 
 

@@ -176,11 +176,11 @@ def test_two_sides_need_a_greater_difference() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"sides": 3}, "1 or 2 sides"),
+        ({"sides": 3}, "sides must be at least 1 and at most 2, not 3"),
         ({"neighbourhood": "coordinate"}, "did you mean 'coordinates'"),
         ({"origin": "prior"}, "no origin 'prior'"),
-        ({"candidates": 0}, "candidates >= 1"),
-        ({"prune": 1.0}, "prune from 0 to less than 1"),
+        ({"candidates": 0}, "candidates must be at least 1, not 0"),
+        ({"prune": 1.0}, "prune must be at least 0 and below 1, not 1.0"),
     ],
 )
 def test_bad_values_are_one_line(options: dict[str, Any], line: str) -> None:

@@ -35,7 +35,7 @@ def test_searches_are_found_by_name() -> None:
         ("droplet", {"test": "students"}, "no test 'students'; did you mean 'student'"),
         ("droplet", {"test": "rank"}, "use repeats=4 or more"),
         ("droplet", {"confidence": 1.5}, "confidence"),
-        ("droplet", {"repeats": 0}, "repeats >= 1"),
+        ("droplet", {"repeats": 0}, "repeats must be at least 1"),
         ("droplet", {"max_iterations": 0}, "max_iterations"),
         ("random", {"repeats": 0}, "at least 1"),
         ("grid", {"repeats": 0}, "at least 1"),

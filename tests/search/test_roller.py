@@ -75,5 +75,5 @@ def test_it_goes_on_until_a_candidate_works() -> None:
 
 
 def test_a_bad_value_is_one_line() -> None:
-    with pytest.raises(SearchError, match="roller needs measured, width and repeats of at least 1"):
+    with pytest.raises(SearchError, match="roller's measured must be at least 1, not 0"):
         create("roller", [SPACE], np.random.default_rng(0), measured=0)

@@ -56,12 +56,11 @@ from typing import cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SearchError, hint
 from ..surrogate.boosted import BoostedTrees, TreeObjective
 from ..surrogate.transferred_trees import TransferredTrees
 from ..trial import Candidate, Request, Trial
 from .common_model import MOST, CommonCostModel
-from .contract import GeneratorSearch, Options, Steps, later
+from .contract import GeneratorSearch, Options, Steps, later, limited
 from .parts.chains import Chains, Rows
 from .parts.cost_model import TrainingSet
 from .random import draws, exhausted
@@ -95,31 +94,17 @@ class AnnealingOptions(Options):
         SearchError: The objective is unknown, or a value is out of its range.
     """
 
-    objective: str = "rank"
-    plan_size: int = 64
-    epsilon: float = 0.05
-    diversity_filter_ratio: float | None = None
-    chains: int = 128
-    iterations: int = 500
-    early_stop: int = 50
-    temperature: float = 1.0
-    repeats: int = 3
+    objective: str = limited("rank", among=OBJECTIVES)
+    plan_size: int = limited(64, ge=1)
+    epsilon: float = limited(0.05, ge=0, le=1)
+    diversity_filter_ratio: float | None = limited(None, ge=1, lt=math.inf)
+    chains: int = limited(128, ge=1)
+    iterations: int = limited(500, ge=1)
+    early_stop: int = limited(50, ge=1)
+    temperature: float = limited(1.0, gt=0, lt=math.inf)
+    repeats: int = limited(3, ge=1)
     mean: bool = later(False)
     transfer: bool = later(False)
-
-    def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise SearchError(f"annealing has no objective {self.objective!r}; {hint(self.objective, OBJECTIVES)}")
-        if min(self.plan_size, self.chains, self.iterations, self.early_stop, self.repeats) < 1:
-            raise SearchError("annealing needs plan_size, chains, iterations, early_stop and repeats >= 1")
-        if not 0 <= self.epsilon <= 1:
-            raise SearchError(f"annealing's epsilon is a share, from 0 to 1, not {self.epsilon}")
-        if self.diversity_filter_ratio is not None and not 1 <= self.diversity_filter_ratio < math.inf:
-            raise SearchError(
-                f"annealing's diversity_filter_ratio must be at least 1, not {self.diversity_filter_ratio}"
-            )
-        if not 0 < self.temperature < math.inf:
-            raise SearchError(f"annealing's temperature must be positive, not {self.temperature}")
 
 
 class Annealing(GeneratorSearch):

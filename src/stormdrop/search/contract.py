@@ -25,16 +25,17 @@ Rules that the conformance suite (`stormdrop.testing.searches`) checks:
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SearchError
+from ..errors import SearchError, hint
 from ..space import Space
 from ..surrogate import Features, knob_encodings
 from ..trial import Candidate, Request, Trial
@@ -116,9 +117,28 @@ class TwoPhase(Protocol):
 _LATER = "later"
 
 
-def later(default: Any) -> Any:
+_LIMITS: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "ge": (operator.ge, "at least"),
+    "gt": (operator.gt, "above"),
+    "le": (operator.le, "at most"),
+    "lt": (operator.lt, "below"),
+}
+
+
+def limited(default: Any, **limits: Any) -> Any:
+    """A field of options whose values have limits, unless they are None.
+
+    Args:
+        default: Its default.
+        limits: `ge`, `gt`, `le` and `lt`, which are numbers and mean what they do in the module `operator`; or
+            `among`: all values that are known.
+    """
+    return field(default=default, metadata=limits)
+
+
+def later(default: Any, **limits: Any) -> Any:
     """A field of options that older records do not have. Records mention it only if it matters; see `recorded`."""
-    return field(default=default, metadata={_LATER: True})
+    return field(default=default, metadata={_LATER: True, **limits})
 
 
 @dataclass(frozen=True)
@@ -128,9 +148,25 @@ class Options:
     Args:
         preset: The preset that the values come from, apart from those that were given; see `search.presets`. It is a
             label: `registry.options_with` fills in the values.
+
+    Raises:
+        SearchError: A value is beyond the limits of its field.
     """
 
     preset: str = field(default="default", kw_only=True, metadata={_LATER: True})
+
+    def __post_init__(self) -> None:
+        search = type(self).__name__.removesuffix("Options").lower()
+        for option in fields(self):
+            value, limits = getattr(self, option.name), option.metadata
+            if value is None:
+                continue
+            if "among" in limits and value not in limits["among"]:
+                raise SearchError(f"{search} has no {option.name} {value!r}; {hint(value, limits['among'])}")
+            bounds = [(*_LIMITS[name], bound) for name, bound in limits.items() if name in _LIMITS]
+            if not all(holds(value, bound) for holds, _, bound in bounds):
+                words = " and ".join(f"{word} {bound}" for _, word, bound in bounds)
+                raise SearchError(f"{search}'s {option.name} must be {words}, not {value}")
 
     def recorded(self) -> dict[str, Any]:
         """The values by name, as records keep them.

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from ..errors import SearchError
 from ..trial import Candidate, Request, Trial, within
 from . import registry
-from .contract import GeneratorSearch, Options, Search, Steps
+from .contract import GeneratorSearch, Options, Search, Steps, limited
 
 Values = tuple[tuple[str, str | int | float | bool | None], ...]
 """The options of a search as pairs of names and values."""
@@ -60,18 +60,15 @@ class DPAnsorOptions(Options):
         SearchError: A value is out of its range, or this search is to be its own explorer or exploiter.
     """
 
-    N: int = 300
+    N: int = limited(300, ge=1)
     explorer: str = "evolutionary"
     explorer_options: Values = ()
     exploiter: str = "droplet"
     exploiter_options: Values = ()
-    exploitation: int | None = 100
+    exploitation: int | None = limited(100, ge=1)
 
     def __post_init__(self) -> None:
-        if self.N < 1:
-            raise SearchError(f"dpansor's N must be at least 1, not {self.N}")
-        if self.exploitation is not None and self.exploitation < 1:
-            raise SearchError(f"dpansor's exploitation must be at least 1, not {self.exploitation}")
+        super().__post_init__()
         if DPAnsor.name in (self.explorer, self.exploiter):
             raise SearchError("dpansor cannot be its own explorer or exploiter")
         papers = {"test": "student", "confidence": 0.95} if self.exploiter == "droplet" else {}

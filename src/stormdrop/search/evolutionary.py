@@ -50,11 +50,10 @@ from itertools import accumulate, chain, islice, pairwise
 
 import numpy as np
 
-from ..errors import SearchError, hint
 from ..space import Space, mutated_as_ansor
 from ..trial import Candidate, Point, Request, Trial
 from .common_model import CommonCostModel
-from .contract import GeneratorSearch, Options, Steps, later
+from .contract import GeneratorSearch, Options, Steps, later, limited
 from .parts.cost_model import CostModel
 from .random import draws
 
@@ -86,31 +85,20 @@ class EvolutionaryOptions(Options):
         SearchError: A value is out of its range.
     """
 
-    batch: int = 64
-    epsilon: float = 0.05
-    population: int = 2048
-    generations: int = 4
-    mutation: float = 0.85
-    measured: float = 0.2
-    repeats: int = 3
-    moves: str = later("any")
+    batch: int = limited(64, ge=1)
+    epsilon: float = limited(0.05, ge=0, le=1)
+    population: int = limited(2048, ge=1)
+    generations: int = limited(4, ge=0)
+    mutation: float = limited(0.85, ge=0, le=1)
+    measured: float = limited(0.2, ge=0, le=1)
+    repeats: int = limited(3, ge=1)
+    moves: str = later("any", among=MOVES)
     crossover: bool = later(True)
     enumerate: bool = later(True)
-    K: int | None = later(None)
-    L: int | None = later(None)
+    K: int | None = later(None, ge=1)
+    L: int | None = later(None, ge=1)
     mean: bool = later(False)
     common: bool = later(False)
-
-    def __post_init__(self) -> None:
-        if self.moves not in MOVES:
-            raise SearchError(f"evolutionary has no moves {self.moves!r}; {hint(self.moves, MOVES)}")
-        if any(number is not None and number < 1 for number in (self.K, self.L)):
-            raise SearchError(f"evolutionary needs K and L of at least 1, not {self.K} and {self.L}")
-        if min(self.batch, self.population, self.repeats) < 1 or self.generations < 0:
-            raise SearchError("evolutionary needs batch >= 1, population >= 1, generations >= 0 and repeats >= 1")
-        for name in ("epsilon", "mutation", "measured"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SearchError(f"evolutionary's {name} must be from 0 to 1, not {getattr(self, name)}")
 
 
 class Evolutionary(GeneratorSearch):

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from ..errors import SearchError
 from ..space import Space
 from ..trial import Candidate, Point, Request, Trial
-from .contract import GeneratorSearch, Options, Steps, later
+from .contract import GeneratorSearch, Options, Steps, later, limited
 from .random import draws, exhausted
 
 _STEPS = 64
@@ -58,18 +58,17 @@ class GeneticOptions(Options):
         SearchError: A value is out of its range.
     """
 
-    population: int = 100
-    elite: int = 3
-    mutation: float = 0.1
-    repeats: int = 3
+    population: int = limited(100, ge=1)
+    elite: int = limited(3, ge=0)
+    mutation: float = limited(0.1, ge=0, le=1)
+    repeats: int = limited(3, ge=1)
     redraw: bool = later(False)
     mean: bool = later(False)
 
     def __post_init__(self) -> None:
-        if self.population < 1 or not 0 <= self.elite <= self.population or self.repeats < 1:
-            raise SearchError("genetic needs population >= 1, elite from 0 to population, and repeats >= 1")
-        if not 0 <= self.mutation <= 1:
-            raise SearchError(f"genetic's mutation is a probability, from 0 to 1, not {self.mutation}")
+        super().__post_init__()
+        if self.elite > self.population:
+            raise SearchError(f"genetic's elite must be at most its population, not {self.elite}")
 
 
 class Genetic(GeneratorSearch):

@@ -49,10 +49,9 @@ from itertools import islice
 
 import numpy as np
 
-from ..errors import SearchError
 from ..space import Space, coordinate_hops
 from ..trial import Candidate, Point, Request, Trial
-from .contract import GeneratorSearch, Options, Steps, later
+from .contract import GeneratorSearch, Options, Steps, later, limited
 from .evolutionary import unmeasured
 from .parts.cost_model import CostModel
 
@@ -79,29 +78,17 @@ class GradientOptions(Options):
         SearchError: A value is out of its range.
     """
 
-    samples: int = 64
-    origins: int = 5
-    hops: int = 3
-    window: int = 3
-    score_threshold: float = 0.6
-    measure_threshold: float = 0.6
-    candidates: int | None = 2048
-    repeats: int = 3
+    samples: int = limited(64, ge=1)
+    origins: int = limited(5, ge=0)
+    hops: int = limited(3, ge=1)
+    window: int = limited(3, ge=1)
+    score_threshold: float = limited(0.6, ge=0, le=1)
+    measure_threshold: float = limited(0.6, ge=0, le=1)
+    candidates: int | None = limited(2048, ge=1)
+    repeats: int = limited(3, ge=1)
     printed: bool = later(False)
-    growth: float = later(0.02)
+    growth: float = later(0.02, ge=0, lt=np.inf)
     mean: bool = later(False)
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "hops", "window", "candidates", "repeats"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise SearchError(f"gradient's {name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.growth < np.inf:
-            raise SearchError(f"gradient's growth must be at least 0, not {self.growth}")
-        if self.origins < 0:
-            raise SearchError(f"gradient's origins must be at least 0, not {self.origins}")
-        for name in ("score_threshold", "measure_threshold"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SearchError(f"gradient's {name} must be from 0 to 1, not {getattr(self, name)}")
 
 
 class Gradient(GeneratorSearch):

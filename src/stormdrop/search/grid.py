@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ..errors import SearchError, hint
 from ..space import NoneFound, Space, first_fastest
 from ..trial import Candidate, Point
-from .contract import GeneratorSearch, Options, Steps, later
+from .contract import GeneratorSearch, Options, Steps, later, limited
 
 ORDERS = ("lexicographic", "autotvm")
 
@@ -32,14 +31,8 @@ class GridOptions(Options):
         SearchError: `repeats` is less than 1, or the order is unknown.
     """
 
-    repeats: int = 3
-    order: str = later("lexicographic")
-
-    def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise SearchError(f"grid has no order {self.order!r}; {hint(self.order, ORDERS)}")
-        if self.repeats < 1:
-            raise SearchError(f"repeats must be at least 1, not {self.repeats}")
+    repeats: int = limited(3, ge=1)
+    order: str = later("lexicographic", among=ORDERS)
 
 
 class Grid(GeneratorSearch):

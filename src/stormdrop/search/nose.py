@@ -43,7 +43,7 @@ from dataclasses import dataclass
 from ..errors import SearchError
 from ..surrogate.neighbours import WeightedNeighbours
 from ..trial import Candidate, Request
-from .contract import GeneratorSearch, Options, Steps, later
+from .contract import GeneratorSearch, Options, Steps, later, limited
 from .genetic import Breeder, fitness, fittest
 
 _REMEMBERED = 5_000
@@ -66,21 +66,18 @@ class NoseOptions(Options):
         SearchError: A value is out of its range.
     """
 
-    population: int = 100
+    population: int = limited(100, ge=1)
     offspring: float = 1.5
     elite: float = 0.3
-    mutation: float = 0.3
-    k: int = 9
-    repeats: int = 3
+    mutation: float = limited(0.3, ge=0, le=1)
+    k: int = limited(9, ge=1)
+    repeats: int = limited(3, ge=1)
     mean: bool = later(False)
 
     def __post_init__(self) -> None:
-        if self.population < 1 or self.k < 1 or self.repeats < 1:
-            raise SearchError("nose needs population >= 1, k >= 1 and repeats >= 1")
+        super().__post_init__()
         if not 0 < self.elite <= self.offspring < math.inf:
             raise SearchError(f"nose needs 0 < elite <= offspring, not {self.elite} and {self.offspring}")
-        if not 0 <= self.mutation <= 1:
-            raise SearchError(f"nose's mutation is a probability, from 0 to 1, not {self.mutation}")
 
 
 class Nose(GeneratorSearch):

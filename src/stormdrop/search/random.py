@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import SearchError
 from ..space import Space
 from ..trial import Candidate
-from .contract import GeneratorSearch, Options, Steps
+from .contract import GeneratorSearch, Options, Steps, limited
 
 # Up to this many points are listed and shuffled. If there are more, points are drawn, and known ones drawn again.
 _LISTED = 20_000
@@ -33,11 +32,7 @@ class RandomOptions(Options):
         SearchError: `repeats` is less than 1.
     """
 
-    repeats: int = 3
-
-    def __post_init__(self) -> None:
-        if self.repeats < 1:
-            raise SearchError(f"repeats must be at least 1, not {self.repeats}")
+    repeats: int = limited(3, ge=1)
 
 
 class Random(GeneratorSearch):

@@ -31,10 +31,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SearchError
 from ..space import Categorical, Knob, Ordinal, Space, lowest
 from ..trial import Candidate, Point, Request
-from .contract import GeneratorSearch, Options, Steps
+from .contract import GeneratorSearch, Options, Steps, limited
 from .random import draws
 
 _CELLS = 2_000_000  # coordinates of all points that a construction meets; with more coordinates, it ends earlier
@@ -53,13 +52,9 @@ class RollerOptions(Options):
         SearchError: A value is less than 1.
     """
 
-    measured: int = 10
-    width: int = 10
-    repeats: int = 3
-
-    def __post_init__(self) -> None:
-        if min(self.measured, self.width, self.repeats) < 1:
-            raise SearchError("roller needs measured, width and repeats of at least 1")
+    measured: int = limited(10, ge=1)
+    width: int = limited(10, ge=1)
+    repeats: int = limited(3, ge=1)
 
 
 class Roller(GeneratorSearch):

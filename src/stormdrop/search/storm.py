@@ -28,9 +28,8 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from ..errors import SearchError
 from ..trial import Candidate, Request, Trial
-from .contract import GeneratorSearch, Options, Steps
+from .contract import GeneratorSearch, Options, Steps, limited
 from .parts.proposer import BEST, Proposer
 
 _GROUPS = 5  # measurements of a candidate after which its time counts as known
@@ -61,27 +60,17 @@ class StormOptions(Options):
         SearchError: A value is out of its range.
     """
 
-    repeats: int = 3
-    opening: int = 10
-    look: int = 500
-    soft: float = 1.0
-    floor: float = 0.6
-    length: float = 0.5
+    repeats: int = limited(3, ge=1)
+    opening: int = limited(10, ge=1)
+    look: int = limited(500, ge=1)
+    soft: float = limited(1.0, gt=0, lt=math.inf)
+    floor: float = limited(0.6, ge=0, lt=1)
+    length: float = limited(0.5, gt=0, lt=math.inf)
     alignments: bool = True
-    memory: int = 300
-    refit: float = 0.1
-    worth: float = 0.001
-    patience: int = 24
-
-    def __post_init__(self) -> None:
-        if min(self.repeats, self.opening, self.look, self.patience) < 1:
-            raise SearchError("storm needs repeats, opening, look and patience of at least 1")
-        if not (0 < self.soft < math.inf and 0 <= self.refit < math.inf and 0 <= self.worth < 1):
-            raise SearchError("storm needs soft > 0, refit >= 0 and worth from 0 to 1")
-        if not (0 <= self.floor < 1 and 0 < self.length < math.inf):
-            raise SearchError("storm needs a floor from 0 to 1 and length > 0")
-        if self.memory < 20:
-            raise SearchError(f"storm needs a memory of at least 20 points, not {self.memory}")
+    memory: int = limited(300, ge=20)
+    refit: float = limited(0.1, ge=0, lt=math.inf)
+    worth: float = limited(0.001, ge=0, lt=1)
+    patience: int = limited(24, ge=1)
 
 
 class Storm(GeneratorSearch):

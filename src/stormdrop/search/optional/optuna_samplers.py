@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import SearchError, hint, one_line
+from ...errors import SearchError, one_line
 from ...space import Categorical, Space
 from ...trial import Candidate, Point, Request, Trial
-from ..contract import GeneratorSearch, Options, Steps
+from ..contract import GeneratorSearch, Options, Steps, limited
 from ..random import draws
 
 _SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -56,14 +56,8 @@ class OptunaOptions(Options):
         SearchError: The sampler is unknown, or `repeats` is less than 1.
     """
 
-    sampler: str = "tpe"
-    repeats: int = 3
-
-    def __post_init__(self) -> None:
-        if self.sampler not in _SAMPLERS:
-            raise SearchError(f"optuna has no sampler {self.sampler!r} here; {hint(self.sampler, _SAMPLERS)}")
-        if self.repeats < 1:
-            raise SearchError(f"repeats must be at least 1, not {self.repeats}")
+    sampler: str = limited("tpe", among=_SAMPLERS)
+    repeats: int = limited(3, ge=1)
 
 
 class OptunaSampler(GeneratorSearch):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...errors import SearchError, hint
-from ..contract import Options, later
+from ...errors import SearchError
+from ..contract import Options, later, limited
 from .judge import least_repeats
 
 TESTS = ("ours", "student", "rank", "none")
@@ -40,36 +40,24 @@ class DropletOptions(Options):
         SearchError: A value is out of its range, or the rank test could never accept with so few samples.
     """
 
-    test: str = "ours"
-    confidence: float = 0.95
-    repeats: int = 3
+    test: str = limited("ours", among=TESTS)
+    confidence: float = limited(0.95, ge=0.5, lt=1)
+    repeats: int = limited(3, ge=1)
     speculation: bool = True
-    max_iterations: int | None = None
-    contests: int = 8
-    restarts: int = 64
-    drop: float = 2.0
-    sides: int = later(1)
-    neighbourhood: str = later("all")
-    origin: str = later("default")
+    max_iterations: int | None = limited(None, ge=1)
+    contests: int = limited(8, ge=0)
+    restarts: int = limited(64, ge=0)
+    drop: float = limited(2.0, ge=1, lt=math.inf)
+    sides: int = later(1, ge=1, le=2)
+    neighbourhood: str = later("all", among=NEIGHBOURHOODS)
+    origin: str = later("default", among=ORIGINS)
     whole_set: bool = later(False)
     revisit: bool = later(True)
-    candidates: int = later(1)
-    prune: float = later(0.0)
+    candidates: int = later(1, ge=1)
+    prune: float = later(0.0, ge=0, lt=1)
 
     def __post_init__(self) -> None:
-        for name, known in (("test", TESTS), ("neighbourhood", NEIGHBOURHOODS), ("origin", ORIGINS)):
-            if (value := getattr(self, name)) not in known:
-                raise SearchError(f"droplet has no {name} {value!r}; {hint(value, known)}")
-        if self.sides not in (1, 2):
-            raise SearchError(f"droplet's test has 1 or 2 sides, not {self.sides}")
-        if self.candidates < 1 or not 0 <= self.prune < 1:
-            raise SearchError("droplet needs candidates >= 1 and prune from 0 to less than 1")
-        if not 0.5 <= self.confidence < 1:
-            raise SearchError(f"droplet's confidence must be at least 0.5 and below 1, not {self.confidence}")
-        if self.repeats < 1 or self.contests < 0 or self.restarts < 0 or not 1 <= self.drop < math.inf:
-            raise SearchError("droplet needs repeats >= 1, contests >= 0, restarts >= 0 and drop >= 1")
-        if self.max_iterations is not None and self.max_iterations < 1:
-            raise SearchError(f"droplet's max_iterations must be at least 1, not {self.max_iterations}")
+        super().__post_init__()
         if self.test == "rank" and self.repeats < (least := least_repeats(self.confidence, self.sides)):
             raise SearchError(
                 f"droplet's rank test can never accept with {self.repeats} samples at confidence {self.confidence}; "
