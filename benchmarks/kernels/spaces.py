@@ -9,7 +9,7 @@ start of the workers and the last race. `over best` compares with the best of al
 
 A kernel is saved in benchmarks/out/spaces.json as soon as it is done. The next run with the same `--time` and `--seeds`
 skips it, unless the spaces or the versions of its sketches have changed. `--show` prints what is saved and measures
-nothing. All 20 kernels take up to 27 minutes. Run it on an idle machine.
+nothing. All 21 kernels take up to half an hour. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ dense m=128 n=768 k=768 bias=1
 dense m=1 n=1000 k=2048 bias=1
 batch_matmul b=12 m=128 n=64 k=128
 attention_scores b=12 m=128 n=128 k=64
+weight_only_dense m=1 n=768 k=768 group=32
 conv1d n=1 l=128 ci=256 co=256 k=3 pad=1 bias=1 act=relu
 conv2d n=1 h=28 w=28 ci=128 co=128 kh=3 kw=3 pad=1 bias=1 act=relu
 conv2d n=1 h=28 w=28 ci=128 co=512 kh=1 kw=1 bias=1 act=relu
@@ -55,6 +56,7 @@ transpose shape=1024x768 perm=1x0
 concatenate shape=56x56x64 shape2=56x56x32 axis=2
 """.strip().splitlines()
 SEARCHES = ("droplet", "storm")
+LEFT_OUT = ("attention",)  # counting the points of its spaces by MetaSchedule takes more than minutes
 
 
 def main() -> None:
@@ -182,7 +184,7 @@ def _options() -> argparse.Namespace:
     if options.seeds < 1:
         parser.error("--seeds must be 1 or more")
     operators = {text.split()[0] for text in KERNELS}
-    if absent := [name for name in sd.operators.names() if name not in operators]:
+    if absent := [name for name in sd.operators.names() if name not in (*operators, *LEFT_OUT)]:
         sys.exit(f"there is no kernel of operator {', '.join(absent)}: add one to KERNELS")
     every = sorted(operators)
     wanted = chosen(options.operators, every, "operator") if options.operators else every
