@@ -40,7 +40,6 @@ from _shapes import SHAPES
 from spaces import fingerprints
 
 import stormdrop as sd
-from stormdrop.cli.output import table
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
@@ -68,8 +67,7 @@ def main() -> None:
         entries = campaign.collect(
             options.shapes, lambda name: measure(SHAPES[name].workload(), options, pool), setting
         )
-    print(f"{host['cpu']}, {host['cores']} cores")
-    show(entries)
+    show(campaign, entries)
 
 
 def measure(workload: Any, options: argparse.Namespace, pool: WorkerPool) -> dict[str, Any]:
@@ -171,7 +169,7 @@ def _tuned(workload: Any, pairs: Any, options: argparse.Namespace, pool: WorkerP
     return document
 
 
-def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
+def show(campaign: Campaign, entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints a row per shape and sketch, and the figures over all of them."""
     headings = [
         "",
@@ -203,7 +201,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
                     best["sketch"] if first and best else "",
                 ]
             )
-    table(headings, rows)
+    campaign.table(headings, rows)
     every = [figures for entry in entries.values() for figures in entry["spaces"].values()]
     suspect = sum(point["suspect"] for figures in every for point in figures["points"])
     print(f"measured beside foreign load: {suspect} of {sum(len(figures['points']) for figures in every)} points")

@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _common import OUT, Campaign, campaign_parser, chosen, machine
 
 import stormdrop as sd
-from stormdrop.cli.output import table
 from stormdrop.ir.workload import Workload
 from stormdrop.sketches.meta_schedule import meta_schedule_sketches
 from stormdrop.sketches.registry import sketches_for
@@ -61,8 +60,7 @@ LEFT_OUT = ("attention",)  # counting the points of its spaces by MetaSchedule t
 
 def main() -> None:
     options = _options()
-    host = machine()
-    campaign = Campaign(OUT / "spaces.jsonl", host, options, document="kernels")
+    campaign = Campaign(OUT / "spaces.jsonl", machine(), options, document="kernels")
 
     def setting(text: str) -> dict[str, Any]:
         sketches = _ours(workload_of(text))
@@ -74,8 +72,7 @@ def main() -> None:
         return {"derived": _derived(workload), "runs": _runs(workload, points, options)}
 
     entries = campaign.collect(options.kernels, work, setting)
-    print(f"{host['cpu']}, {host['cores']} cores")
-    show(entries)
+    show(campaign, entries)
 
 
 def workload_of(text: str) -> Workload:
@@ -89,7 +86,7 @@ def fingerprints(workload: Any) -> dict[str, str]:
     return {space.name: space.fingerprint for _, space in sketches_for(workload, sd.Cpu.detect())}
 
 
-def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
+def show(campaign: Campaign, entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints a row per kernel: the sizes of its spaces, and the median trials and seconds of each search."""
     headings = ["", "sketches: points", "by rules", "MetaSchedule"]
     for search in SEARCHES:
@@ -112,7 +109,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
                 f"{statistics.median(ends):.3f}" if ends else "-",
             ]
         rows.append(row)
-    table(headings, rows)
+    campaign.table(headings, rows)
     runs = [run for entry in entries.values() for run in entry["runs"]]
     suspect, every = (sum(run[key] for run in runs) for key in ("suspect", "measurements"))
     print(f"measured beside foreign load: {suspect} of {every} times")
