@@ -20,9 +20,10 @@ from ...errors import ArtifactError, InputError, TargetError, one_line
 from ...machine.process.scratch import scratch_folder
 from ...machine.tiles import permit
 from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, WEIGHTS, open_files, private_copy, unchanging
+from .constants_file import ConstantsReader
 from .metadata import Metadata, lacking_features
 from .onnxruntime_parts import OnnxruntimeParts
-from .program import Program, read_weights
+from .program import Program
 
 
 def load_program(
@@ -92,7 +93,10 @@ def _load(
                 _generate_code(module.imports)
             mapped: tuple[tuple[Any, ...], ...] = ()
             for name in weights:
-                mapped = read_weights(metadata.weights, Path(copies[name]))
+                read = ConstantsReader(Path(copies[name])).read
+                mapped = tuple(
+                    tuple(read(one.offset, one.shape, one.dtype) for one in size) for size in metadata.weights
+                )
         except Exception as error:
             # TVM raises whatever its deserialiser, the system's loader or LLVM's parser raises.
             raise ArtifactError(f"{path}: {name} cannot be loaded: {one_line(error)}") from error

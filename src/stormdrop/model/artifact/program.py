@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 from tvm.runtime.vm import VirtualMachine
 
-from .constants_file import ConstantsReader, ConstantsWriter
+from .constants_file import ConstantsWriter
 from .metadata import Weight
 
 LEAST = 1 << 20
@@ -70,21 +70,3 @@ def write_weights(weights: Sequence[Iterable[Any]], file: Path) -> tuple[tuple[W
             places = zip(writer.write(tensors), tensors, strict=True)
             result.append(tuple(Weight(at, tuple(map(int, each.shape)), str(each.dtype)) for at, each in places))
     return tuple(result)
-
-
-def read_weights(weights: Iterable[Iterable[Weight]], file: Path) -> tuple[tuple[Any, ...], ...]:
-    """Maps the weights of a program.
-
-    Args:
-        weights: What the metadata says of them.
-        file: The file.
-
-    Returns:
-        TVM's tensors, which stay valid if the file is removed.
-
-    Raises:
-        OSError: The file cannot be read.
-        Exception: It holds no such weights.
-    """
-    reader = ConstantsReader(file)
-    return tuple(tuple(reader.read(each.offset, each.shape, each.dtype) for each in size) for size in weights)
