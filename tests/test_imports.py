@@ -56,7 +56,7 @@ INNER: dict[str, tuple[tuple[str, ...], ...]] = {
     "sketches.cpu": (("loops",), ("contractions",), ("attention", "code_sums", "tiles", "winograd")),
     "measure": (("contract",), ("pool",), ("worker", "local"), ("fleet",)),
     "model": (
-        ("tensors", "phases"),
+        ("tensors",),
         ("artifact",),
         ("profile", "inputs"),
         ("onnx",),

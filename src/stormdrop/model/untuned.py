@@ -23,11 +23,11 @@ from .inputs.combinations import GivenShapes
 from .inputs.given import Data
 from .inputs.inputs import Values
 from .passes.attention import with_attention
-from .phases import timed
 from .precision.choice import in_precision
 from .tuning.result import CompileResult
 from .tuning.scheduler import recorded_tasks
 from .tuning.sized_result import size_results
+from .tuning.tuning_run import TuningRun
 from .verification.references import with_references
 
 
@@ -111,28 +111,28 @@ def compile_model_with(
     native: bool = False,
 ) -> CompileResult:
     """`compile_model` with its options as one value, and how it went."""
-    begin, phases = clock.perf_counter(), dict[str, float]()
+    run = TuningRun(clock.perf_counter(), None, None)
     machine = target or Cpu.detect()
     if out is not None:
         check_writable(Path(out))
     if native:
         needs_linker()
-    with timed(phases, "import"):
+    with run.phase("import"):
         source = source_of(model)
         graph = import_model(model, shapes, example_inputs, values)
         graph = with_attention(graph, machine, options)
-    with timed(phases, "verify"):
+    with run.phase("verify"):
         graph, references = with_references(graph, options.seed, samples)
         chosen_precision = in_precision(graph, references, options, machine)
         graph, references = chosen_precision.graph, chosen_precision.references
         of_kernels = chosen_precision.of_kernels()
-    with timed(phases, "schedule"):
+    with run.phase("schedule"):
         if options.fresh:
             tuned = recorded_tasks(graph, machine, of_kernels, None)
         else:
             with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:
                 tuned = recorded_tasks(graph, machine, of_kernels, records)
-    with timed(phases, "compile"):
+    with run.phase("compile"):
         provenance = {
             **provenance_of(source, shapes, options, tuned, values),
             **chosen_precision.provenance,
@@ -140,7 +140,7 @@ def compile_model_with(
         }
         builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance)
         built = builder.build(builder.winners)
-    with timed(phases, "verify"):
+    with run.phase("verify"):
         right = Verifier(builder, references, out, native, options.seed)
         verified = verified_or_repaired(graph, builder, built, builder.winners, right, lambda _: None)
         report = chosen_precision.report(verified.model)
@@ -148,8 +148,8 @@ def compile_model_with(
         model=verified.model,
         name=graph.name,
         target=machine,
-        seconds=clock.perf_counter() - begin,
-        phases=phases,
+        seconds=clock.perf_counter() - run.begin,
+        phases=run.phases,
         artifact=right.artifact,
         digest=None if right.artifact is None else verified.model.digest,
         verified=right.last,

@@ -1,17 +1,17 @@
-"""A run of `tune_model`: where its time goes, what its user is told, and whether Ctrl-C has ended it."""
+"""A run of `tune_model` or `compile_model`: its phases, what its user is told, and whether Ctrl-C has ended it."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time as clock
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
+from ... import events
 from ...tuning.result import Progress
 from ..building.tuned_task import TunedTasks
-from ..phases import timed
 
 T = TypeVar("T")
 
@@ -49,9 +49,17 @@ class TuningRun:
         """Whether there is time left, and nobody has ended the run."""
         return not self.interrupted and self.left != 0.0
 
-    def phase(self, name: str) -> AbstractContextManager[None]:
-        """A context whose wall time is counted under this name."""
-        return timed(self.phases, name)
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A context whose wall time is counted under this name; several may have one name."""
+        start = clock.perf_counter()
+        try:
+            with events.span(name, "phases"):
+                yield
+        finally:
+            seconds = clock.perf_counter() - start
+            self.phases[name] = self.phases.get(name, 0.0) + seconds
+            _logger.info("%s took %.2f s", name, seconds)
 
     def add(self, tuned: TunedTasks) -> None:
         """Adds the phases of the tasks, and what was found.
