@@ -41,7 +41,7 @@ def graph_of(*tensors: Any) -> StageGraph:
 
 
 def roles_of(workload: Workload) -> Contraction:
-    return find_contraction(workload.graph, workload.constants)
+    return workload.contraction
 
 
 def names(axes: tuple[Axis, ...]) -> list[str]:
@@ -371,7 +371,7 @@ def test_a_gate_that_all_rows_are_multiplied_by_is_computed_once() -> None:
     data, weights, image = tensor(1, 4), tensor(4, 16, name="w"), tensor(9, 16, name="z")
     gate = te.compute((1, 16), lambda i, j: te.sigmoid(product(data, weights)[i, j]), name="gate")
     scaled = te.compute((9, 16), lambda i, j: gate[0, j] * image[i, j], name="scaled")
-    contraction = find_contraction(graph_of(data, weights, image, scaled), frozenset({1}))
+    contraction = find_contraction(graph_of(data, weights, image, scaled), (1,))
     (after,) = contraction.after
     assert ("sigmoid" in str(contraction.epilogue.value), "sigmoid" in str(after.value)) == (True, False)
     # A factor of a whole row is computed once before the loop over the row, wherever it stands.

@@ -9,7 +9,7 @@ import pytest
 from tvm import te, tirx
 
 from stormdrop import operators
-from stormdrop.ir.contractions.contraction import find_contraction, inline_well
+from stormdrop.ir.contractions.contraction import inline_well
 from stormdrop.ir.contractions.tables import with_tables
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.stages import StageGraph
@@ -132,7 +132,7 @@ def test_an_epilogue_looks_up() -> None:
         (8, 9, 96), lambda *i: activation(quantized(product(*i).astype("float32") * 0.01, scale()), scale())
     )
     layer = Workload.create("layer", te.create_prim_func([x, w, scale, made]), constants=(1, 2))
-    contraction = find_contraction(layer.graph, layer.constants)
+    contraction = layer.contraction
     assert contraction.flat and len(tables(StageGraph((), contraction.before))) == 1
     check_sketch(RegisterBlocked(), layer, TARGET, samples=3)
 

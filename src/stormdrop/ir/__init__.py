@@ -3,6 +3,7 @@
 workload.py                what is tuned: a function in normal form, with constant inputs
 stages.py, expressions.py  a function as stages, and their expressions: read and rewritten
 contractions/              the contraction of a function, and what its axes are for
+kept.py                    what is found out about a workload once, and kept with it
 segments.py                values that depend on the position on an axis
 elementary.py              exp, sigmoid, tanh and erf as arithmetic that runs in vectors
 reference.py, grid.py      what a function should compute, by NumPy

@@ -19,8 +19,10 @@ from tvm_ffi.serialization import from_json_graph_str, to_json_graph_str
 
 from ..errors import UnsupportedFunction
 from . import reference
+from .contractions.contraction import Contraction, find_contraction
 from .dtypes import is_float, limits
 from .expressions import as_type, children, rebuild, rewrite_loads, walk
+from .kept import kept
 from .stages import Axis, Buffer, Stage, StageGraph, intermediate, shape_of, variable
 
 Array = NDArray[Any]
@@ -97,6 +99,16 @@ class Workload:
     def graph(self) -> StageGraph:
         """The function, parsed into its stages."""
         return StageGraph.parse(self.function)
+
+    @property
+    @kept
+    def contraction(self) -> Contraction:
+        """The contraction of the function, with all that sketches ask of it: found once.
+
+        Raises:
+            UnsupportedFunction: The function does not have exactly one, or it has one spatial axis only.
+        """
+        return find_contraction(self.graph, self.constants)
 
     @cached_property
     def text(self) -> str:

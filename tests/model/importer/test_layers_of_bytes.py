@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import stormdrop as sd
-from stormdrop.ir.contractions.contraction import find_contraction, is_contraction
+from stormdrop.ir.contractions.contraction import is_contraction
 from stormdrop.ir.workload import Workload
 from stormdrop.model.artifact.onnxruntime_parts import ask_for_exact_sums
 from stormdrop.model.graph.graph import Graph
@@ -84,7 +84,7 @@ def contractions(graph: Graph) -> list[Workload]:
 @pytest.mark.parametrize("name", MODELS)
 def test_one_kernel_reads_bytes_multiplies_them_and_writes_bytes(name: str) -> None:
     (workload,) = contractions(load_graph(MODELS[name]))
-    contraction = find_contraction(workload.graph, workload.constants)
+    contraction = workload.contraction
     operands = {str(contraction.operand.source.dtype), str(contraction.other.source.dtype)}
     assert operands == {"uint8", "int8"}
     assert contraction.constant is not None  # the weights are packed ahead of time
@@ -108,6 +108,6 @@ def test_the_results_are_those_of_onnxruntime(name: str) -> None:
 def test_weights_far_from_zero_are_multiplied_as_bytes() -> None:
     kernels = contractions(load_graph(FAR["weights far from zero"]))
     products = [kernel for kernel in kernels if any(map(is_contraction, kernel.graph.stages))]
-    found = [find_contraction(kernel.graph, kernel.constants) for kernel in products]
+    found = [kernel.contraction for kernel in products]
     assert {"uint8", "int8"} in [{str(each.operand.source.dtype), str(each.other.source.dtype)} for each in found]
     assert len(found) == 2, "the second one sums up the data of a window, all channels together"

@@ -14,7 +14,6 @@ import pytest
 from numpy.typing import NDArray
 
 from stormdrop import operators
-from stormdrop.ir.contractions.contraction import find_contraction
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches import knowledge, registry
@@ -22,7 +21,6 @@ from stormdrop.sketches.contract import Estimator, Variant
 from stormdrop.sketches.cpu.contractions import cost_model
 from stormdrop.sketches.cpu.contractions.contraction_shape import ContractionShape, shape_of_contraction
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
-from stormdrop.sketches.cpu.contractions.tiled_contraction import row_extents
 from stormdrop.space import Ordinal, Space
 from stormdrop.trial import Candidate
 
@@ -72,8 +70,7 @@ def estimates(workload: Workload, *configs: Mapping[str, Any], target: Cpu = AVX
 
 
 def shape_of(workload: Workload) -> ContractionShape:
-    contraction = find_contraction(workload.graph, workload.constants)
-    return shape_of_contraction(contraction, row_extents(contraction))
+    return shape_of_contraction(workload.contraction)
 
 
 def accumulators(columns: Mapping[str, Any], target: Cpu) -> tuple[Any, Any]:

@@ -16,16 +16,15 @@ from tvm import te
 from stand_ins.assembly import assembly
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
-from stormdrop.ir.contractions.contraction import find_contraction
 from stormdrop.ir.error_bounds import rounding_bounds, varied_inputs
 from stormdrop.ir.reference import evaluate
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.measure.worker.output_check import excess
-from stormdrop.sketches.cpu.contractions.dot_products import DotProducts, dot_products
+from stormdrop.sketches.cpu.contractions.dot_products import DotProducts
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
-from stormdrop.sketches.cpu.contractions.wide_bytes import with_wide_bytes
+from stormdrop.sketches.cpu.contractions.wide_bytes import multiplied
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import covering_points, run_all
 
@@ -67,8 +66,8 @@ def product(
 
 
 def dots_of(workload: Workload, target: Cpu) -> DotProducts | None:
-    contraction = find_contraction(workload.graph, workload.constants)
-    return dot_products(with_wide_bytes(contraction, workload.constants, target), target)
+    _, dots = multiplied(workload.contraction, target)
+    return dots
 
 
 @pytest.mark.parametrize(
@@ -408,8 +407,7 @@ def test_bytes_without_a_unit_are_exact() -> None:
 @pytest.mark.parametrize("pad", [0, 1])
 def test_data_are_widened_less_their_zero_point_where_they_are_padded(pad: int) -> None:
     workload = operators.conv2d(1, 5, 4, 6, 16, 3, 3, pad=pad, dtype="int8", zero_point=-7)
-    contraction = find_contraction(workload.graph, workload.constants)
-    wide = with_wide_bytes(contraction, workload.constants, AVX2)
+    wide, _ = multiplied(workload.contraction, AVX2)
     assert wide.prologue is not None and (wide.prologue.name == "widen") == (not pad)
     assert [stage.name for stage in wide.before] == [wide.prologue.name]
     data = workload.random_inputs(0)[0]
@@ -422,9 +420,9 @@ def test_data_are_widened_less_their_zero_point_where_they_are_padded(pad: int) 
 
 def test_with_an_instruction_for_bytes_they_are_not_widened() -> None:
     workload = operators.conv2d(1, 5, 4, 6, 16, 3, 3, dtype="int8")
-    contraction = find_contraction(workload.graph, workload.constants)
     for target in (replace(VNNI, features=("avx512bw", "avx512vnni")), known("cpu/x86-64-v3"), BF16):
-        assert with_wide_bytes(contraction, workload.constants, target) is contraction
+        contraction, _ = multiplied(workload.contraction, target)
+        assert contraction is workload.contraction
 
 
 def test_packed_words_hold_pairs_of_int16() -> None:

@@ -20,9 +20,9 @@ and activation) becomes its epilogue. Any other stage runs before or after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -33,7 +33,7 @@ from ...errors import UnsupportedFunction
 from ..dtypes import BFLOAT16, is_integer
 from ..expressions import Expr, coefficients, simplified, substitute, variables, variables_outside_loads, walk
 from ..stages import Axis, Stage, StageGraph, shape_of
-from .factors import factors_of
+from .factors import Factor, factors_of
 from .split_axes import columns_of_group, split_axis, step_of
 from .tables import with_tables
 
@@ -56,15 +56,15 @@ class Contraction:
         column: The vectorised axis.
         rows: The axes to tile: one, two (the rows and the columns of an image), or several if `flat`.
         outer: The other spatial axes.
-        operand: The column operand, a load.
-        other: The other operand, a load.
+        column_factor: The factor that is the column operand.
+        data_factor: The other factor.
         packable: The column operand if it may be laid out anew, with the columns of a reduction step contiguous;
             else None.
         must_pack: Whether it has to be laid out anew, because the columns are not contiguous.
         constant: The position of the constant input that the column operand reads, if no other stage reads it.
         flat: Whether the rows can be one loop.
         prologue: The stage of `before` that makes the other operand (padding), if no other stage reads its result.
-        decoders: The loads that decode the column operand (see `factors`), which are laid out as it is.
+        constants: The positions of all constant inputs of the function.
     """
 
     graph: StageGraph
@@ -75,17 +75,37 @@ class Contraction:
     column: Axis
     rows: tuple[Axis, ...]
     outer: tuple[Axis, ...]
-    operand: Any
-    other: Any
+    column_factor: Factor
+    data_factor: Factor
     packable: Any | None
     must_pack: bool
     constant: int | None
     flat: bool
     prologue: Stage | None
-    decoders: tuple[Any, ...] = ()
+    constants: tuple[int, ...]
+
+    @property
+    def operand(self) -> Any:
+        """The column operand, a load."""
+        return self.column_factor.load
+
+    @property
+    def other(self) -> Any:
+        """The other operand, a load."""
+        return self.data_factor.load
+
+    @property
+    def decoders(self) -> tuple[Any, ...]:
+        """The loads that decode a packable column operand (see `factors`), which are laid out as it is."""
+        return () if self.packable is None else self.column_factor.decoders
+
+    @property
+    def row_extents(self) -> list[int]:
+        """The extents of the row axes as they are tiled: one extent if they are tiled as one axis."""
+        extents = [axis.extent for axis in self.rows]
+        return [math.prod(extents)] if self.flat else extents
 
 
-@lru_cache(maxsize=64)  # several sketches ask for it
 def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contraction:
     """Finds the contraction of a function and the roles of all that stands around it.
 
@@ -107,18 +127,16 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
     before, epilogue, after = _surroundings(graph, stage)
 
     for axis in stage.spatial:
-        step = step_of(_factor_loads(stage), axis)
+        step = step_of([factor.load for factor in _factors(stage)], axis)
         if step is not None:
             stage, epilogue, _ = split_axis(stage, epilogue, axis, step)
-    left, right = _factor_loads(stage)
     constant_buffers = {graph.inputs[index]: index for index in constants}
-    column, operand, other = _column(stage, left, right, constant_buffers)
-    columns = columns_of_group(other, column)
+    column, position = _column(stage, [factor.load for factor in _factors(stage)], constant_buffers)
+    columns = columns_of_group(_factors(stage)[1 - position].load, column)
     if columns is not None:
-        is_left = operand.same_as(left)
         stage, epilogue, column = split_axis(stage, epilogue, column, columns)
-        left, right = _factor_loads(stage)
-        operand, other = (left, right) if is_left else (right, left)
+    column_factor, data_factor = _factors(stage)[position], _factors(stage)[1 - position]
+    operand, other = column_factor.load, data_factor.load
     rest = [axis for axis in stage.spatial if axis is not column]
     rows = [axis for axis in rest if axis.var not in variables(operand)]
     packable = operand if rows and column.var in variables(operand) else None
@@ -129,10 +147,10 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
     tiled = tuple(longer if flat else longer[-2:]) or tuple(rows[-1:])
     if not tiled:
         raise UnsupportedFunction("the contraction has one spatial axis only: it has no rows to tile")
-    decoders = () if packable is None else _decoders_of(stage, packable)
     constant = None
     if packable is not None and all(
-        load.source in constant_buffers and len(graph.readers(load.source)) == 1 for load in (packable, *decoders)
+        load.source in constant_buffers and len(graph.readers(load.source)) == 1
+        for load in (packable, *column_factor.decoders)
     ):
         constant = constant_buffers[packable.source]
     return Contraction(
@@ -144,14 +162,14 @@ def find_contraction(graph: StageGraph, constants: tuple[int, ...]) -> Contracti
         column=column,
         rows=tiled,
         outer=tuple(axis for axis in rest if axis not in tiled),
-        operand=operand,
-        other=other,
+        column_factor=column_factor,
+        data_factor=data_factor,
         packable=packable,
         must_pack=packable is not None and not contiguous(packable, column.var),
         constant=constant,
         flat=flat,
         prologue=_prologue(graph, before, other),
-        decoders=decoders,
+        constants=tuple(constants),
     )
 
 
@@ -181,16 +199,11 @@ def is_contraction(stage: Stage) -> bool:
     return all(not factor.widened or is_integer(factor.dtype) or factor.dtype == BFLOAT16 for factor in factors)
 
 
-def _factor_loads(stage: Stage) -> tuple[Any, Any]:
-    """The two loads of a contraction, left and right."""
+def _factors(stage: Stage) -> tuple[Factor, Factor]:
+    """The two factors of a contraction, left and right."""
     factors = factors_of(stage)
     assert factors is not None
-    return factors[0].load, factors[1].load
-
-
-def _decoders_of(stage: Stage, operand: Any) -> tuple[Any, ...]:
-    """The loads that decode an operand of a contraction."""
-    return next(factor.decoders for factor in factors_of(stage) or () if factor.load.same_as(operand))
+    return factors
 
 
 def contiguous(load: Any, variable: Any) -> bool:
@@ -355,21 +368,21 @@ def _needed(epilogue: Stage, after: tuple[Stage, ...]) -> tuple[Stage, ...]:
     return tuple(needed)
 
 
-def _column(stage: Stage, left: Any, right: Any, constants: Mapping[Any, int]) -> tuple[Axis, Any, Any]:
-    """The column axis, the operand that varies along it (the one to pack), and the other operand."""
-    for weight, data in ((right, left), (left, right)):
+def _column(stage: Stage, loads: Sequence[Any], constants: Mapping[Any, int]) -> tuple[Axis, int]:
+    """The column axis, and the position of the operand that varies along it: the one to pack."""
+    left, right = loads
+    for position, weight, data in ((1, right, left), (0, left, right)):
         if weight.source in constants:
             columns = [axis for axis in stage.spatial if axis.var in variables(weight) - variables(data)]
             if columns:
-                return max(columns, key=lambda axis: axis.extent), weight, data
+                return max(columns, key=lambda axis: axis.extent), position
     last = stage.spatial[-1]
-    for operand, other in ((right, left), (left, right)):
+    for position, operand, other in ((1, right, left), (0, left, right)):
         if last.var in variables(operand) and last.var not in variables(other):
-            return last, operand, other
+            return last, position
     # Both vary along the last axis (depthwise): the one to pack depends on fewer of the other axes.
     spatial = {axis.var for axis in stage.spatial}
-    operand, other = sorted((right, left), key=lambda load: len(variables(load) & spatial))
-    return last, operand, other
+    return last, min((1, 0), key=lambda position: len(variables(loads[position]) & spatial))
 
 
 def _prologue(graph: StageGraph, before: tuple[Stage, ...], load: Any) -> Stage | None:

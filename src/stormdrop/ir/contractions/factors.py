@@ -22,6 +22,7 @@ from tvm.ir.prim.expr import IntImm
 
 from ..dtypes import is_integer
 from ..expressions import Expr, loads_in
+from ..kept import kept
 from ..stages import Stage
 
 
@@ -71,6 +72,7 @@ def _decoded(node: Expr) -> Factor | None:
     return Factor(code, True, decoders=(*zeros, scale))
 
 
+@kept
 def factors_of(stage: Stage) -> tuple[Factor, Factor] | None:
     """The two factors whose product a stage sums.
 

@@ -19,7 +19,7 @@ def columns_of_group(load: Any, column: Axis) -> int | None:
     return divisors.pop() if len(divisors) == 1 else None
 
 
-def step_of(loads: tuple[Any, Any], axis: Axis) -> int | None:
+def step_of(loads: Sequence[Any], axis: Axis) -> int | None:
     """The step `n` of an axis if loads take remainders by `n` of it, and divide it by no other number; else None."""
     divided = _divided(loads, axis)
     steps = {int(node.b) for node in divided}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...errors import UnsupportedFunction
 from ...ir.elementary import expand_for_cpu
+from ...ir.kept import kept
 from ...ir.stages import assemble
 from ...ir.workload import Workload
 from ...machine.cpu import Cpu
@@ -83,12 +83,12 @@ class Attention:
         return Variant(expand_for_cpu(main, target.keep_denormals))
 
 
-@lru_cache(maxsize=64)
+@kept
 def _chain(workload: Workload) -> Chain:
     return find_chain(workload.graph)
 
 
-@lru_cache(maxsize=64)
+@kept
 def _space(workload: Workload, target: Cpu) -> Space | None:
     try:
         chain = _chain(workload)

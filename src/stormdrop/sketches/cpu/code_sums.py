@@ -26,7 +26,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,10 +37,11 @@ from tvm.sym import Analyzer
 from tvm.tirx import For, ForKind, PrimFunc
 
 from ...errors import UnsupportedFunction
-from ...ir.contractions.contraction import Contraction, find_contraction
+from ...ir.contractions.contraction import Contraction
 from ...ir.contractions.factors import factor_of
 from ...ir.elementary import EXPONENT_BIAS, MANTISSA_BITS, expand_for_cpu
 from ...ir.expressions import Expr, loads_in, rewrite_loads, substitute, variables
+from ...ir.kept import kept
 from ...ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.cpu import Cpu
@@ -49,7 +49,7 @@ from ...space import Constraint, Knob, Ordinal, Space
 from ..contract import Variant
 from .contractions.contraction_shape import fits_registers
 from .contractions.register_blocked import column_tiles
-from .contractions.tiled_contraction import row_extents, tiled_axis
+from .contractions.tiled_contraction import tiled_axis
 from .loops import ROW, Loops, default_loops, sequence, vector_axes
 from .nest_rewrites import unravel_axes
 from .origin import with_cheapest_origin
@@ -124,7 +124,7 @@ class _Product:
     @property
     def rows(self) -> int:
         """The rows of data."""
-        return math.prod(row_extents(self.contraction))
+        return math.prod(self.contraction.row_extents)
 
     @property
     def column_bytes(self) -> int:
@@ -148,14 +148,14 @@ class _Product:
         return {self.bytes_axis.var: word * _WORD + place // 2, self.halves.var: place % 2}
 
 
-@lru_cache(maxsize=64)
+@kept
 def _product(workload: Workload) -> _Product:
     """Reads a product off a function. Raises `UnsupportedFunction` if it is none."""
-    contraction = find_contraction(workload.graph, workload.constants)
+    contraction = workload.contraction
     stage = contraction.stage
     if contraction.constant is None or not contraction.decoders:
         raise UnsupportedFunction("its weights are no constant codes")
-    if len(row_extents(contraction)) > 1 or any(axis.extent > 1 for axis in contraction.outer):
+    if len(contraction.row_extents) > 1 or any(axis.extent > 1 for axis in contraction.outer):
         raise UnsupportedFunction("its rows are not one axis")
     if str(stage.buffer.dtype) != "float32":
         raise UnsupportedFunction("its sums are not float32")
@@ -209,7 +209,7 @@ def _code_and_zero(value: Expr) -> tuple[Expr, Expr | None]:
     return value, None
 
 
-@lru_cache(maxsize=64)
+@kept
 def _space(workload: Workload, target: Cpu) -> Space | None:
     try:
         product = _product(workload)
@@ -250,7 +250,7 @@ class _Kernel:
     def __init__(self, product: _Product, config: Mapping[str, Any], target: Cpu) -> None:
         contraction = product.contraction
         self._product, self._config, self._target = product, config, target
-        (extent,) = row_extents(contraction)
+        (extent,) = contraction.row_extents
         self._rows = tiled_axis("row", extent, config["rows"])
         self._columns = tiled_axis("column", contraction.column.extent, config["columns"])
         self._parameters = list(contraction.graph.parameters)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from tvm.ir import Call
@@ -18,6 +17,7 @@ from ...ir.contractions.contraction import inline_well, inlines_well
 from ...ir.contractions.tables import ENTRIES, with_tables
 from ...ir.elementary import expand_for_cpu
 from ...ir.expressions import variables, walk
+from ...ir.kept import kept
 from ...ir.stages import Stage, StageGraph, assemble
 from ...ir.workload import Workload
 from ...machine.cpu import Cpu
@@ -78,7 +78,7 @@ class Streaming:
         )
 
 
-@lru_cache(maxsize=64)
+@kept
 def _space(workload: Workload, target: Cpu) -> Space:
     lanes, cores = target.lanes, target.cores
     origin: dict[str, Any] = {"vectors": 4, "unroll": 16, "across": lanes, "columns": max(4, lanes // 2), "together": 1}
@@ -147,7 +147,7 @@ def _groups(graph: StageGraph, target: Cpu, together: bool) -> list[Group]:
     return groups_of(nests_of(graph), graph.parameters, target.cores if together else None)
 
 
-@lru_cache(maxsize=64)
+@kept
 def _inlined(workload: Workload, padding: bool) -> StageGraph:
     """The stages with elementwise ones inlined into their readers; padding too if `padding` is true."""
     graph = workload.graph

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +25,7 @@ from tvm.s_tir import Schedule
 from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import multiplied_loads
 from ...ir.expressions import coefficients
+from ...ir.kept import kept
 from ...ir.stages import Stage, StageGraph, shape_of
 from ...ir.workload import Workload
 from ...machine.gpu import Gpu
@@ -104,7 +104,7 @@ class FusedContraction:
     axes: ContractionAxes
 
 
-@lru_cache(maxsize=64)
+@kept
 def find_fused_contraction(workload: Workload) -> FusedContraction:
     """The contraction of a function.
 
@@ -157,7 +157,7 @@ def _knob_name(stage: Stage, variable: Any) -> str:
     return f"reduce{reductions.index(variable)}"
 
 
-@lru_cache(maxsize=64)
+@kept
 def _space(workload: Workload, target: Gpu) -> Space | None:
     try:
         axes = find_fused_contraction(workload).axes

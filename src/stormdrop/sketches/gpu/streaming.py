@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import tvm
@@ -23,6 +22,7 @@ from tvm.tirx import ForKind, IterVar
 from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import contiguous
 from ...ir.expressions import variables
+from ...ir.kept import kept
 from ...ir.stages import Stage, StageGraph
 from ...ir.workload import Workload
 from ...machine.gpu import WARP, Gpu
@@ -70,13 +70,13 @@ class GpuStreaming:
         return Variant(schedule.mod["main"])
 
 
-@lru_cache(maxsize=64)
+@kept
 def _inlined(workload: Workload) -> StageGraph:
     """The stages that are kernels, or parts of one, after the others were inlined."""
     return workload.graph.inlined(lambda stage: False)
 
 
-@lru_cache(maxsize=64)
+@kept
 def _space(workload: Workload, target: Gpu) -> Space | None:
     try:
         graph = _inlined(workload)

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import tvm
@@ -31,6 +30,7 @@ from tvm.tirx import PrimFunc
 from ...errors import UnsupportedFunction
 from ...ir.attributes import DISJOINT_SHARED
 from ...ir.contractions.contraction import multiplied_loads
+from ...ir.kept import kept
 from ...ir.workload import Workload
 from ...machine.contract import CUDA
 from ...machine.gpu import WARP, Gpu
@@ -158,7 +158,7 @@ class _Matmul:
         return _HALF * (height * (depth + padding) + second) + _SINGLE * height * width
 
 
-@lru_cache(maxsize=64)
+@kept
 def _find_matmul(workload: Workload) -> _Matmul:
     """The matmul of a function. Raises `UnsupportedFunction` if it is none in half precision, in whole fragments."""
     fused = find_fused_contraction(workload)
@@ -183,7 +183,7 @@ def _find_matmul(workload: Workload) -> _Matmul:
     return _Matmul(fused, rows, columns, extent, second[-1] == depth)
 
 
-@lru_cache(maxsize=64)
+@kept
 def _space(workload: Workload, target: Gpu) -> Space | None:
     if target.device != CUDA:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,14 +109,11 @@ def fits_registers(rows: Any, columns: Any, target: Cpu) -> Any:
     return (rows + 1) * np.ceil(columns / target.lanes) < target.registers
 
 
-def shape_of_contraction(
-    contraction: Contraction, extents: Sequence[int], dots: DotProducts | None = None
-) -> ContractionShape:
+def shape_of_contraction(contraction: Contraction, dots: DotProducts | None = None) -> ContractionShape:
     """Reads off a contraction what the cost model needs to know.
 
     Args:
         contraction: The contraction.
-        extents: The extents of its row axes as they are tiled.
         dots: How instructions for several products at a time compute it; None if each step is one multiply-add. With
             them a step is a group.
 
@@ -152,7 +148,7 @@ def shape_of_contraction(
     per_step = column_bytes / (contraction.column.extent * math.prod(steps.values()))
     prologue = contraction.prologue
     return ContractionShape(
-        rows=tuple(extents),
+        rows=tuple(contraction.row_extents),
         columns=contraction.column.extent,
         outer=math.prod(axis.extent for axis in contraction.outer),
         steps=math.prod(steps.values() if dots is None else dots.extents(contraction)),

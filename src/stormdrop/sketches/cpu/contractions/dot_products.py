@@ -27,9 +27,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....ir.contractions.contraction import Contraction, contiguous
-from ....ir.contractions.factors import Factor, factors_of
+from ....ir.contractions.factors import Factor
 from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import variables
+from ....ir.kept import kept
 from ....machine.cpu import Cpu
 
 LARGEST_PRODUCT = 255 * 255
@@ -109,6 +110,7 @@ class DotProducts:
         return extents
 
 
+@kept
 def dot_products(contraction: Contraction, target: Cpu) -> DotProducts | None:
     """How the instructions of a machine compute a contraction.
 
@@ -122,7 +124,7 @@ def dot_products(contraction: Contraction, target: Cpu) -> DotProducts | None:
         machine lacks the unit.
     """
     stage = contraction.stage
-    data, columns = data_and_columns(contraction)
+    data, columns = contraction.data_factor, contraction.column_factor
     steps = math.prod(axis.extent for axis in stage.reductions)
     if contraction.packable is None or contraction.column.extent < NARROWEST:
         return None
@@ -138,14 +140,6 @@ def dot_products(contraction: Contraction, target: Cpu) -> DotProducts | None:
     dots = DotProducts(feature, instruction, data_first, flipped, data.zero_point + moved, axis, data.dtype)
     overflows = dots.sums == "int32" and steps * LARGEST_PRODUCT >= 2**31
     return None if overflows or str(stage.buffer.dtype) != dots.sums else dots
-
-
-def data_and_columns(contraction: Contraction) -> tuple[Factor, Factor]:
-    """The factors of a contraction: the data, and the operand that varies along the columns."""
-    factors = factors_of(contraction.stage)
-    assert factors is not None
-    left, right = factors
-    return (left, right) if right.load.source.same_as(contraction.operand.source) else (right, left)
 
 
 def of_bytes(factor: Factor) -> bool:

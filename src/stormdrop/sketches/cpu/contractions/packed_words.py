@@ -29,7 +29,7 @@ from ....ir.contractions.factors import Factor
 from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import Expr, raveled, substitute, unraveled, variables
 from ....ir.stages import Axis, Stage, intermediate, variable
-from .dot_products import DotProducts, data_and_columns
+from .dot_products import DotProducts
 
 _SIGN_BITS = -0x7F7F7F80  # 0x80808080: the highest bit of each byte of a word
 
@@ -87,7 +87,6 @@ def packed_words(
     Returns:
         The stages of the packing, and the term and the start of the contraction in terms of its tiled axes.
     """
-    data, _ = data_and_columns(contraction)
     extents = dots.extents(contraction)
     columns = packed_columns(contraction, dots, column)
     first = columns.first
@@ -97,7 +96,7 @@ def packed_words(
         return columns.buffer[indices]
 
     step = raveled([axis.var for axis in reductions], extents)
-    words = (_data_word(contraction, dots, data, reductions, positions), packed(step + first if first else step))
+    words = (_data_word(contraction, dots, reductions, positions), packed(step + first if first else step))
     operands = words if dots.data_first else words[::-1]
     zero = FloatImm("float32", 0.0) if dots.sums == "float32" else IntImm("int32", 0)
     term = tirx.call_llvm_pure_intrin(dots.sums, dots.instruction, zero, *operands)
@@ -112,7 +111,7 @@ def packed_columns(contraction: Contraction, dots: DotProducts, column: Any) -> 
         dots: How it is computed.
         column: Its tiled column axis: the axes over tiles and inside of one, and the position.
     """
-    _, columns = data_and_columns(contraction)
+    columns = contraction.column_factor
     used = {name for index in columns.load.indices for name in variables(index)}
     leading = [axis for axis in contraction.outer if axis.var in used]
     renamed = {axis.var: Axis(variable(f"pack{number}"), axis.extent) for number, axis in enumerate(leading)}
@@ -227,7 +226,6 @@ def _digit(dots: DotProducts, columns: Factor, signed: bool, part: Expr) -> Expr
 def _data_word(
     contraction: Contraction,
     dots: DotProducts,
-    data: Factor,
     reductions: Sequence[Axis],
     positions: Mapping[Any, Expr],
 ) -> Expr:
@@ -238,6 +236,6 @@ def _data_word(
     for number in range(count):
         where = {axis.var: new.var for axis, new in zip(old, reductions, strict=True)}
         where[old[dots.axis].var] = start + number
-        loads.append(substitute(data.load, {**positions, **where}))
+        loads.append(substitute(contraction.other, {**positions, **where}))
     word = tirx.call_pure_extern("int32", WORD, *loads)
     return tirx.bitwise_xor(word, IntImm("int32", _SIGN_BITS)) if dots.flipped else word

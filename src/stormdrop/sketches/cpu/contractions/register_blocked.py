@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,8 +31,9 @@ from numpy.typing import NDArray
 
 from ....errors import UnsupportedFunction
 from ....ir.attributes import NEEDS
-from ....ir.contractions.contraction import Contraction, find_contraction
+from ....ir.contractions.contraction import Contraction
 from ....ir.elementary import expand_for_cpu
+from ....ir.kept import kept
 from ....ir.workload import Workload
 from ....machine.cpu import Cpu
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
@@ -43,9 +43,9 @@ from ..origin import with_cheapest_origin
 from ..prefetch import PREFETCH, prefetch_knob, with_prefetch
 from . import cost_model
 from .contraction_shape import ContractionShape, fits_registers, shape_of_contraction
-from .dot_products import dot_products
-from .tiled_contraction import TiledContraction, row_extents, scheduled_kernel
-from .wide_bytes import with_wide_bytes
+from .dot_products import DotProducts
+from .tiled_contraction import TiledContraction, scheduled_kernel
+from .wide_bytes import multiplied
 
 _WASTE = 1.16  # a tiling may compute up to this many times the elements
 _MOST_ROWS = 14  # of a tile along one of two row axes
@@ -90,17 +90,17 @@ class RegisterBlocked:
 
     def estimate(self, workload: Workload, target: Cpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations, see `cost_model.cycles`."""
-        return cost_model.cycles(_shape(workload, target), knobs, target)
+        return cost_model.cycles(_analysis(workload, target).shape, knobs, target)
 
     def features(self, workload: Workload, target: Cpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The features of n configurations, see `cost_model.FEATURES`."""
-        return cost_model.features(_shape(workload, target), knobs, target)
+        return cost_model.features(_analysis(workload, target).shape, knobs, target)
 
     def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
-        contraction = _contraction(workload, target)
+        analysis = _analysis(workload, target)
+        contraction, dots = analysis.contraction, analysis.dots
         prologue = config.get("prologue", PAD_BEFORE)
-        dots = dot_products(contraction, target)
         tiled = TiledContraction(contraction, config, prologue_inside=prologue != PAD_BEFORE, dots=dots)
         kernel = scheduled_kernel(tiled, target, config, prologue_in_registers=prologue == PAD_PER_TILE)
         if config.get(PREFETCH):
@@ -119,30 +119,42 @@ def few_columns(workload: Workload, target: Cpu) -> bool:
     rows only. It is not so if there is not exactly one contraction.
     """
     try:
-        contraction = _contraction(workload, target)
+        contraction = _analysis(workload, target).contraction
     except UnsupportedFunction:
         return False
-    copied_for_little = contraction.must_pack and math.prod(row_extents(contraction)) <= 2
+    copied_for_little = contraction.must_pack and math.prod(contraction.row_extents) <= 2
     return contraction.column.extent < target.lanes or copied_for_little
 
 
-@lru_cache(maxsize=64)
-def _contraction(workload: Workload, target: Cpu) -> Contraction:
-    return with_wide_bytes(find_contraction(workload.graph, workload.constants), workload.constants, target)
+@dataclass(frozen=True, eq=False)
+class _Analysis:
+    """The contraction of a workload as a machine multiplies it.
+
+    Attributes:
+        contraction: The contraction.
+        dots: How dot products compute it; None if each step is one multiply-add.
+        shape: Its numbers for the cost model.
+    """
+
+    contraction: Contraction
+    dots: DotProducts | None
+    shape: ContractionShape
 
 
-def _shape(workload: Workload, target: Cpu) -> ContractionShape:
-    contraction = _contraction(workload, target)
-    return shape_of_contraction(contraction, row_extents(contraction), dot_products(contraction, target))
+@kept
+def _analysis(workload: Workload, target: Cpu) -> _Analysis:
+    """Raises `UnsupportedFunction` if the workload has no contraction."""
+    contraction, dots = multiplied(workload.contraction, target)
+    return _Analysis(contraction, dots, shape_of_contraction(contraction, dots))
 
 
-@lru_cache(maxsize=64)
+@kept
 def _space(workload: Workload, target: Cpu) -> Space | None:
     try:
-        contraction = _contraction(workload, target)
+        analysis = _analysis(workload, target)
     except UnsupportedFunction:
         return None
-    shape, dots = _shape(workload, target), dot_products(contraction, target)
+    contraction, dots, shape = analysis.contraction, analysis.dots, analysis.shape
     streamed = [] if dots is not None or shape.follows_columns else _streamed_columns(contraction, target)
     knobs, constraints = _tile_knobs(contraction, target, dots is not None, streamed)
     inner = contraction.stage.reductions[-1].extent if dots is None else dots.extents(contraction)[-1]
@@ -168,7 +180,7 @@ def _tile_knobs(
     Instructions for dot products take vectors of four lanes and more. `streamed` are columns whose accumulators lie in
     a cache.
     """
-    extents = row_extents(contraction)
+    extents = contraction.row_extents
     names = ["rows"] if len(extents) == 1 else ["rows_outer", "rows"]
     most = target.registers - 2 if len(extents) == 1 else _MOST_ROWS
     knobs: list[Knob] = [Ordinal(name, _row_tiles(extent, most)) for name, extent in zip(names, extents, strict=True)]
@@ -208,7 +220,7 @@ def _most_sums(target: Cpu) -> int:
 def _streamed_columns(contraction: Contraction, target: Cpu) -> list[int]:
     """Column tiles of which each core has one or a few, for few rows and a column operand that is read as it lies."""
     as_it_lies = contraction.packable is not None and contraction.constant is None and not contraction.must_pack
-    few_rows = math.prod(row_extents(contraction)) <= _STREAMED_ROWS
+    few_rows = math.prod(contraction.row_extents) <= _STREAMED_ROWS
     if not as_it_lies or not few_rows or contraction.decoders:
         return []
     extent, lanes = contraction.column.extent, target.lanes

@@ -25,12 +25,6 @@ from .dot_products import DotProducts
 from .packed_words import packed_words
 
 
-def row_extents(contraction: Contraction) -> list[int]:
-    """The extents of the row axes as they are tiled: one extent if they are tiled as one axis."""
-    extents = [axis.extent for axis in contraction.rows]
-    return [math.prod(extents)] if contraction.flat else extents
-
-
 class TiledContraction:
     """A function with one contraction, over tiles, ready to be scheduled.
 
@@ -59,7 +53,7 @@ class TiledContraction:
         prologue_inside: bool,
         dots: DotProducts | None = None,
     ) -> None:
-        extents = row_extents(contraction)
+        extents = contraction.row_extents
         sizes = [config["rows"]] if len(extents) == 1 else [config["rows_outer"], config["rows"]]
         block = config["block"] if len(extents) == 1 else None
         self.outer = [Axis(variable(f"outer{number}"), axis.extent) for number, axis in enumerate(contraction.outer)]

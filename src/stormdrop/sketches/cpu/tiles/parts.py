@@ -16,15 +16,14 @@ for which the nearest number of bfloat16 is infinity.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from tvm.ir.prim import expr as prim
 
-from ....ir.contractions.contraction import Contraction, find_contraction
-from ....ir.contractions.factors import factor_of
+from ....ir.contractions.contraction import Contraction
+from ....ir.contractions.made_data import with_made_data
 from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import Expr, transform
-from ....ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
+from ....ir.stages import Stage, intermediate, shape_of
 
 HIGH, LOW = 0, 1
 _LINE, _FAR = 32, 512  # elements of a line of a cache; of 1 KiB
@@ -33,30 +32,19 @@ PRODUCTS = ((LOW, HIGH), (HIGH, HIGH), (HIGH, LOW))
 """Which parts of the data and of the columns are multiplied. In this order each of the four is loaded once."""
 
 
-def with_high_parts(contraction: Contraction, constants: tuple[int, ...]) -> Contraction:
+def with_high_parts(contraction: Contraction) -> Contraction:
     """The contraction of the high parts of the data, which a stage computes.
 
     Args:
         contraction: A contraction of float32.
-        constants: The positions of the constant inputs of its function.
     """
-    graph, source = contraction.graph, contraction.other.source
-    *leading, width = shape_of(source)
+    *leading, width = shape_of(contraction.other.source)
     high = intermediate("high", [*leading, width + apart(width)], BFLOAT16)
-    stages: list[Stage] = []
-    prologue = contraction.prologue if contraction.prologue and _stores_in_order(contraction.prologue) else None
-    for stage in graph.stages:
-        if stage is prologue:
-            stage = _high_parts(stage, high)
-        elif stage.buffer.same_as(contraction.stage.buffer):
-            if prologue is None:
-                axes = tuple(Axis(variable(f"high{number}"), extent) for number, extent in enumerate(shape_of(source)))
-                indices = tuple(axis.var for axis in axes)
-                stages.append(_high_parts(Stage("high", axes, source, indices, source[indices]), high))
-            left, right = (_factor(node, source, high) for node in (stage.value.a, stage.value.b))
-            stage = replace(stage, value=prim.Mul(left, right))
-        stages.append(stage)
-    return find_contraction(StageGraph(graph.parameters, tuple(stages)), constants)
+
+    def high_parts(stage: Stage) -> Stage:
+        return replace(stage, buffer=high, value=prim.Cast(BFLOAT16, stage.value))
+
+    return with_made_data(contraction, high, high_parts, name="high", takes=_stores_in_order, sums="float32")
 
 
 def apart(width: int) -> int:
@@ -84,15 +72,3 @@ def _stores_in_order(stage: Stage) -> bool:
     """Whether the indices of what a stage writes are its axes, one after the other."""
     indices = zip(stage.indices, stage.axes, strict=False)
     return len(stage.indices) == len(stage.axes) and all(index.same_as(axis.var) for index, axis in indices)
-
-
-def _high_parts(stage: Stage, high: Any) -> Stage:
-    return replace(stage, buffer=high, value=prim.Cast(BFLOAT16, stage.value))
-
-
-def _factor(node: Expr, source: Any, high: Any) -> Expr:
-    """A factor of a product, which loads a high part if it loaded from `source`."""
-    factor = factor_of(node)
-    if factor is None or not factor.load.source.same_as(source):
-        return node
-    return prim.Cast("float32", high[tuple(factor.load.indices)])

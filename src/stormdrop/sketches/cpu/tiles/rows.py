@@ -20,7 +20,6 @@ from tvm.ir.prim.expr import IntImm
 from ....ir.contractions.contraction import Contraction
 from ....ir.expressions import Expr
 from ....ir.stages import Axis
-from ..contractions.tiled_contraction import row_extents
 from ..nest_rewrites import unravel_axes
 from ..nests import load_stride
 from .instructions import TILE
@@ -62,7 +61,7 @@ def rows_of(contraction: Contraction) -> Rows:
     Args:
         contraction: The contraction. Its data have a constant stride along the last row axis.
     """
-    extents, axes = row_extents(contraction), contraction.rows
+    extents, axes = contraction.row_extents, contraction.rows
     if len(extents) == 1:
         return Rows(axes, extents, 0)
     first, last = (load_stride(contraction.other, axis.var) for axis in axes)

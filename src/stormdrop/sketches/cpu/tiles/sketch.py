@@ -29,22 +29,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import UnsupportedFunction
-from ....ir.contractions.contraction import Contraction, contiguous, find_contraction
+from ....ir.contractions.contraction import Contraction, contiguous
 from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import variables
+from ....ir.kept import kept
 from ....ir.stages import Axis, shape_of
 from ....ir.workload import Workload
 from ....machine.cpu import Cpu
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
-from ..contractions.dot_products import LARGEST_PRODUCT, DotProducts, data_and_columns
+from ..contractions.dot_products import LARGEST_PRODUCT, DotProducts
 from ..nests import load_stride
 from ..origin import with_cheapest_origin
 from ..prefetch import prefetch_knob
@@ -91,7 +91,7 @@ class Tiles:
         - `block`: products of tiles after which the next step of a group takes its turn, see `groups`
         - `prefetch`: whether constant columns are fetched ahead, see `prefetch`
         """
-        return _space(self, workload, target)
+        return _space(workload, self, target)
 
     def estimate(self, workload: Workload, target: Cpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations, see `cost_model.cycles`."""
@@ -123,7 +123,7 @@ class TilesOfParts(Tiles):
         return contraction_of(workload, target, True)
 
 
-@lru_cache(maxsize=64)
+@kept
 def contraction_of(workload: Workload, target: Cpu, parts: bool) -> tuple[Contraction, DotProducts]:
     """The contraction of a workload, and how tiles multiply it.
 
@@ -135,22 +135,23 @@ def contraction_of(workload: Workload, target: Cpu, parts: bool) -> tuple[Contra
     Raises:
         UnsupportedFunction: It has no such contraction, or the machine does not multiply it.
     """
-    contraction = find_contraction(workload.graph, workload.constants)
+    contraction = workload.contraction
     if parts:
-        of_float32 = all(factor.dtype == "float32" and not factor.decoders for factor in data_and_columns(contraction))
+        factors = (contraction.data_factor, contraction.column_factor)
+        of_float32 = all(factor.dtype == "float32" and not factor.decoders for factor in factors)
         if not of_float32 or math.prod(axis.extent for axis in contraction.rows) < _FEW_ROWS:
             raise UnsupportedFunction(f"{workload.name} does not multiply {_FEW_ROWS} rows and more of float32")
-        contraction = with_high_parts(contraction, workload.constants)
+        contraction = with_high_parts(contraction)
     dots = tile_products(contraction, target)
     if dots is None:
         raise UnsupportedFunction(f"{workload.name} is no contraction for the tiles of {target.name}")
     assert dots.groups is not None  # `tile_products` says how many
-    return with_whole_groups(contraction, workload.constants, dots.groups * dots.group), dots
+    return with_whole_groups(contraction, dots.groups * dots.group), dots
 
 
 def tile_products(contraction: Contraction, target: Cpu) -> DotProducts | None:
     """How the tiles of a machine multiply a contraction; None if they do not, see the module."""
-    data, columns = data_and_columns(contraction)
+    data, columns = contraction.data_factor, contraction.column_factor
     product = product_of(data.dtype, columns.dtype, target)
     if product is None or contraction.packable is None or contraction.column.extent < TILE:
         return None
@@ -177,8 +178,8 @@ def _is_last_axis(load: Any, axis: Axis) -> bool:
     return bool(load.indices[-1].same_as(axis.var)) and shape_of(load.source)[-1] == axis.extent
 
 
-@lru_cache(maxsize=64)
-def _space(sketch: Tiles, workload: Workload, target: Cpu) -> Space | None:
+@kept
+def _space(workload: Workload, sketch: Tiles, target: Cpu) -> Space | None:
     if "amx-tile" not in target.features or target.runner:
         return None  # behind a runner nobody asks the operating system for tiles
     try:

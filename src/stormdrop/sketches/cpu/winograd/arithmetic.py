@@ -14,7 +14,6 @@ multiplies them in groups of four, at twice that rate, the direct convolution is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from tvm import tirx
@@ -24,6 +23,7 @@ from tvm.ir.prim.expr import IntImm
 from ....ir.attributes import WORD
 from ....ir.contractions.factors import Factor
 from ....ir.expressions import Expr
+from ....ir.kept import kept
 from ....machine.cpu import Cpu
 from ..contractions.dot_products import NARROWEST, dot_products, unit_for_int16
 from .convolution import Convolution
@@ -109,7 +109,7 @@ FLOAT32 = Arithmetic()
 """That of images and weights in float32, and in bfloat16, which is widened where it is read."""
 
 
-@lru_cache(maxsize=64)
+@kept
 def integers_for(conv: Convolution, target: Cpu) -> Arithmetic | None:
     """The integers in which a machine computes a convolution of bytes.
 
@@ -121,7 +121,7 @@ def integers_for(conv: Convolution, target: Cpu) -> Arithmetic | None:
         None if the images are no bytes, the machine multiplies these bytes otherwise or has no instruction for int16,
         the window is another one, the channels are no pairs or too few, or sums might leave 32 bits.
     """
-    data, weight = conv.data_factor, conv.weight_factor
+    data, weight = conv.contraction.data_factor, conv.contraction.column_factor
     unit = unit_for_int16(target)
     if not conv.of_bytes or unit is None or dot_products(conv.contraction, target) is not None:
         return None

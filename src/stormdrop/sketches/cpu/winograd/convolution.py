@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from ....errors import UnsupportedFunction
-from ....ir.contractions.contraction import Contraction, contiguous, find_contraction
-from ....ir.contractions.factors import Factor
+from ....ir.contractions.contraction import Contraction, contiguous
 from ....ir.dtypes import BFLOAT16
 from ....ir.expressions import coefficients, variables
+from ....ir.kept import kept
 from ....ir.stages import Axis, Stage, intermediate, shape_of, variable
 from ....ir.workload import Workload
-from ..contractions.dot_products import data_and_columns, of_bytes
+from ..contractions.dot_products import of_bytes
 from .transforms import Filter
 
 
@@ -28,7 +27,6 @@ class Convolution:
         before: The stages that run before the convolution and make the buffer of `data` (padded, laid out).
         data: The load of the images, channels last.
         weight: The load of the weights, in any layout.
-        data_factor, weight_factor: Both as the contraction reads them, with their zero points.
         constant: The position of the weights among the function's inputs.
         batch: All other spatial axes.
         image: (y, ry) and (x, rx). If the convolution runs along one axis only, y and ry are of extent 1 and nothing
@@ -40,8 +38,6 @@ class Convolution:
     before: tuple[Stage, ...]
     data: Any
     weight: Any
-    data_factor: Factor
-    weight_factor: Factor
     constant: int
     batch: tuple[Axis, ...]
     image: tuple[tuple[Axis, Axis], tuple[Axis, Axis]]
@@ -50,7 +46,7 @@ class Convolution:
     @property
     def of_bytes(self) -> bool:
         """Whether it adds up products of bytes, and not of numbers in float32 or bfloat16."""
-        return self.data_factor.dtype in ("int8", "uint8")
+        return self.contraction.data_factor.dtype in ("int8", "uint8")
 
     @property
     def column(self) -> Axis:
@@ -73,7 +69,7 @@ class Convolution:
         return math.prod(self.grid(m))
 
 
-@lru_cache(maxsize=64)
+@kept
 def find_convolution(workload: Workload) -> Convolution:
     """Finds the convolution of a workload.
 
@@ -81,12 +77,12 @@ def find_convolution(workload: Workload) -> Convolution:
         UnsupportedFunction: The workload has no convolution of stride 1 by constant weights that adds up in float32 or
             adds up products of bytes.
     """
-    contraction = find_contraction(workload.graph, workload.constants)
+    contraction = workload.contraction
     stage, weight = contraction.stage, contraction.packable
     if contraction.constant is None or weight is None:
         raise UnsupportedFunction("the weights must be a constant that only the convolution reads")
     data = contraction.other
-    data_factor, weight_factor = factors = data_and_columns(contraction)
+    factors = (contraction.data_factor, contraction.column_factor)
     in_float32 = str(stage.buffer.dtype) == "float32" and {factor.dtype for factor in factors} <= {"float32", BFLOAT16}
     if not in_float32 and (str(stage.buffer.dtype) != "int32" or not all(map(of_bytes, factors))):
         raise UnsupportedFunction("a Winograd convolution must add up in float32, or add up products of bytes")
@@ -109,8 +105,6 @@ def find_convolution(workload: Workload) -> Convolution:
         before=before,
         data=data,
         weight=weight,
-        data_factor=data_factor,
-        weight_factor=weight_factor,
         constant=contraction.constant,
         batch=batch,
         image=(down, across),

@@ -28,13 +28,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import UnsupportedFunction
+from ....ir.kept import kept
 from ....ir.workload import Workload
 from ....machine.cpu import Cpu
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
@@ -89,7 +89,7 @@ class Winograd:
           block after the other, "columns" all blocks of one column tile.
         - `prefetch`: whether the transformed weights are fetched ahead (see `prefetch`)
         """
-        return _space(self, workload, target)
+        return _space(workload, self, target)
 
     def estimate(self, workload: Workload, target: Cpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations, see `cost_model.cycles`."""
@@ -129,8 +129,8 @@ class WinogradOfBytes(Winograd):
         return integers_for(conv, target)
 
 
-@lru_cache(maxsize=64)
-def _space(sketch: Winograd, workload: Workload, target: Cpu) -> Space | None:
+@kept
+def _space(workload: Workload, sketch: Winograd, target: Cpu) -> Space | None:
     try:
         conv, arithmetic = sketch._found(workload, target)
     except UnsupportedFunction:
