@@ -14,7 +14,7 @@ from ..plugins import plugins, require
 from ..space import Space
 from .contract import AnySketch, Sketch, Yielding
 from .cpu.attention import Attention
-from .cpu.code_sums import CodeSums
+from .cpu.code_sums.sketch import CodeSums
 from .cpu.contractions.register_blocked import RegisterBlocked
 from .cpu.streaming import Streaming
 from .cpu.tiles.sketch import Tiles, TilesOfParts

@@ -14,7 +14,7 @@ from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu, keeping_denormals
 from stormdrop.operators.weight_only import product_with_codes
-from stormdrop.sketches.cpu.code_sums import CodeSums
+from stormdrop.sketches.cpu.code_sums.sketch import CodeSums
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import check_sketch
 
