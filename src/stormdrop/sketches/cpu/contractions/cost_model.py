@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from ....machine.cpu import Cpu
 from ..prefetch import LINE, PREFETCH
 from .contraction_shape import ContractionShape, fits_registers
+from .tiled_contraction import BY_COLUMN, BY_ROW, MIXED, PAD_BEFORE, PAD_PER_TASK, PAD_PER_TILE
 
 Floats = NDArray[np.float64]
 
@@ -81,7 +82,7 @@ class _Tiles:
         two = len(shape.rows) == 2
         self.sizes = [knobs[name] for name in (("rows_outer", "rows") if two else ("rows",))]
         self.columns, order = knobs["columns"], knobs["order"]
-        self.by_column, self.by_row, mixed = order == "columns", order == "rows", order == "mixed"
+        self.by_column, self.by_row, mixed = order == BY_COLUMN, order == BY_ROW, order == MIXED
         self.rows = np.prod(self.sizes, axis=0)
         self.vectors = self.columns / np.gcd(self.columns, target.lanes)
         tiles = [np.ceil(extent / size) for extent, size in zip(shape.rows, self.sizes, strict=True)]
@@ -91,7 +92,7 @@ class _Tiles:
         self.count = shape.outer * blocks * per_block * self.column_tiles
         self.tasks = shape.outer * blocks * np.where(self.by_row, per_block if two else 1, self.column_tiles)
 
-        in_registers = knobs["prologue"] == "tile" if shape.padded_bytes else np.zeros(len(self.columns), bool)
+        in_registers = knobs["prologue"] == PAD_PER_TILE if shape.padded_bytes else np.zeros(len(self.columns), bool)
         all_loads = self.vectors * (1 + self.rows) if shape.follows_columns else self.vectors
         self.loads = np.where(in_registers, self.vectors, all_loads)
         self.in_cache = ~fits_registers(self.rows, self.columns, target)
@@ -201,8 +202,8 @@ def _padding_cycles(
     held = tiles.data / (shape.itemsize * target.lanes)
     spilled = costs.spill * np.maximum(0, held + tiles.rows * tiles.vectors - target.registers)
     per_tile = tiles.count * (held * costs.padded + 2 * spilled)
-    inside = np.where(knobs["prologue"] == "task", 2 * tiles.tasks * region / costs.copy, per_tile)
-    return np.asarray(np.where(knobs["prologue"] == "apart", before, inside), dtype=np.float64)
+    inside = np.where(knobs["prologue"] == PAD_PER_TASK, 2 * tiles.tasks * region / costs.copy, per_tile)
+    return np.asarray(np.where(knobs["prologue"] == PAD_BEFORE, before, inside), dtype=np.float64)
 
 
 FEATURES = ("OI_L2", "OI_L3", "OI_Memory", "Register_Reuse", "ILP", "Registers", "Vectors", "Load_Balance")

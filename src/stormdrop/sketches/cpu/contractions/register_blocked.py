@@ -44,7 +44,15 @@ from ..prefetch import PREFETCH, prefetch_knob, with_prefetch
 from . import cost_model
 from .contraction_shape import ContractionShape, fits_registers, shape_of_contraction
 from .dot_products import DotProducts
-from .tiled_contraction import TiledContraction, scheduled_kernel
+from .tiled_contraction import (
+    BY_COLUMN,
+    ORDERS,
+    PAD_BEFORE,
+    PAD_PER_TASK,
+    PAD_PER_TILE,
+    TiledContraction,
+    scheduled_kernel,
+)
 from .wide_bytes import multiplied
 
 _WASTE = 1.16  # a tiling may compute up to this many times the elements
@@ -56,12 +64,6 @@ _MOST_SUMS = 128 << 10  # bytes of accumulators in a cache: they lie on the stac
 _STREAMS = (1, 2, 4)  # tiles of columns for each core, if the column operand is read as it lies
 _BLOCKS = (1, 2, 4, 8, 16, 32, 64)
 UNROLLS = (1, 2, 3, 4, 5, 6, 7, 8)
-
-PAD_BEFORE, PAD_PER_TASK, PAD_PER_TILE = "apart", "task", "tile"
-"""Values of the knob `prologue`: where data are padded, or widened for `wide_bytes`.
-
-By a stage before the contraction, by each task for all of its tiles, or in the registers of each tile.
-"""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class RegisterBlocked:
         - `columns`: columns of a tile
         - `block`: tiles of rows in a block, if there is one row axis
         - `unroll`: steps of the innermost reduction that are unrolled
-        - `order`: what runs in parallel and what each task walks through
+        - `order`: what runs in parallel and what each task walks through, see `ORDERS`
         - `pack`: whether a stage packs the column operand
         - `prologue`: where data are padded or widened, see `PAD_BEFORE`
         - `prefetch`: whether constants are fetched ahead (see `prefetch`)
@@ -104,7 +106,7 @@ class RegisterBlocked:
         tiled = TiledContraction(contraction, config, prologue_inside=prologue != PAD_BEFORE, dots=dots)
         kernel = scheduled_kernel(tiled, target, config, prologue_in_registers=prologue == PAD_PER_TILE)
         if config.get(PREFETCH):
-            inside = tiled.tile_axes[0].name if config["order"] == "columns" else None
+            inside = tiled.tile_axes[0].name if config["order"] == BY_COLUMN else None
             kernel = with_prefetch(kernel, tiled.packed, tiled.column.tiles[0].name, inside)
         main = stored(expand_for_cpu(tiled.with_neighbours(kernel, target), target.keep_denormals), config)
         if dots is not None:
@@ -159,7 +161,7 @@ def _space(workload: Workload, target: Cpu) -> Space | None:
     knobs, constraints = _tile_knobs(contraction, target, dots is not None, streamed)
     inner = contraction.stage.reductions[-1].extent if dots is None else dots.extents(contraction)[-1]
     knobs.append(Ordinal("unroll", [factor for factor in UNROLLS if inner % factor == 0]))
-    knobs.append(Categorical("order", ["columns", "rows", "mixed"]))
+    knobs.append(Categorical("order", ORDERS))
     if contraction.packable is not None and contraction.constant is None:
         knobs.append(Categorical("pack", [1] if contraction.must_pack or dots else [0, 1]))
     if contraction.prologue is not None:

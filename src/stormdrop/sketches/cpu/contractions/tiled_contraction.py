@@ -24,6 +24,19 @@ from .contraction_shape import fits_registers, worth_threads
 from .dot_products import DotProducts
 from .packed_words import packed_words
 
+BY_COLUMN, BY_ROW, MIXED = ORDERS = ("columns", "rows", "mixed")
+"""Values of the knob `order`: what runs in parallel, the outermost first, and what each task walks through.
+
+Tiles of columns and blocks of rows, then tiles of rows; blocks and tiles of rows, then tiles of columns; blocks of rows
+and tiles of columns, then tiles of rows. So the panel of columns or the rows stay in a cache.
+"""
+
+PAD_BEFORE, PAD_PER_TASK, PAD_PER_TILE = "apart", "task", "tile"
+"""Values of the knob `prologue`: where data are padded, or widened for `wide_bytes`.
+
+By a stage before the contraction, by each task for all of its tiles, or in the registers of each tile.
+"""
+
 
 class TiledContraction:
     """A function with one contraction, over tiles, ready to be scheduled.
@@ -250,9 +263,9 @@ def _schedule_tiles(
     column, first, *rest = loops[: 1 + row_tiles]
     inner = loops[1 + row_tiles :]
     parallel, serial = {
-        "columns": ([column, first], rest),
-        "rows": ([first, *rest], [column]),
-        "mixed": ([first, column], rest),
+        BY_COLUMN: ([column, first], rest),
+        BY_ROW: ([first, *rest], [column]),
+        MIXED: ([first, column], rest),
     }[config["order"]]
     parallel = [*outer, *parallel]
     schedule.reorder(*parallel, *serial, *inner)

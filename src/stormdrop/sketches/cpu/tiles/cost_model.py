@@ -26,7 +26,7 @@ from ....machine.cpu import Cpu
 from ..contractions.dot_products import DotProducts
 from ..prefetch import LINE, PREFETCH
 from .columns import packs_by_panel
-from .groups import steps_per_group
+from .groups import BY_COLUMN, steps_per_group
 from .instructions import TILE, WORD_BYTES
 from .loops import BLOCK
 from .parts import PRODUCTS
@@ -60,7 +60,7 @@ def cycles(
     steps = math.prod(axis.extent for axis in contraction.outer) * row_steps * panels
     panel = WORD_BYTES * TILE * column_tiles * words
     data = WORD_BYTES * rows * row_tiles * words
-    by_column = knobs["order"] == "columns"
+    by_column = knobs["order"] == BY_COLUMN
     products = math.prod(products_of(contraction, dots))
     blocks = products / knobs.get(BLOCK, np.full(1, products))
     sums = rows * row_tiles * TILE * column_tiles

@@ -3,10 +3,10 @@
 If a reduction is walked through in blocks, the steps of a group take turns: each adds up one block, and its sums wait
 in a cache until its next turn. So the block of the panel comes from the first cache for all of them.
 
-    order "columns"    panels, and for each of them groups of rows. All steps are one group if the sums of so many fit.
-                       Each panel is read once, and the data once for each panel.
-    order "rows"       groups of rows, and for each of them panels. The data of a group fit the second cache. The
-                       columns are read once for each group.
+    BY_COLUMN    panels, and for each of them groups of rows. All steps are one group if the sums of so many fit. Each
+                 panel is read once, and the data once for each panel.
+    BY_ROW       groups of rows, and for each of them panels. The data of a group fit the second cache. The columns
+                 are read once for each group.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from ....ir.stages import shape_of
 from ....machine.cpu import Cpu
 from ..contractions.dot_products import DotProducts
 from .instructions import WORD_BYTES
+
+BY_COLUMN, BY_ROW = ORDERS = ("columns", "rows")
+"""Values of the knob `order`: whether the steps of a task walk through rows or through columns first."""
 
 _SUMS = 64 << 10  # bytes of the sums of a group
 _DATA = 0.4  # of a second cache: those of a group that walks through all panels
@@ -39,7 +42,7 @@ def steps_per_group(
         steps: The steps with one panel, or those of n configurations, as for all that follow.
         panels: The panels.
         sums: The numbers that a step adds up.
-        by_column: Whether the order is "columns".
+        by_column: Whether the order is `BY_COLUMN`.
 
     Returns:
         The steps of a group, or those of n configurations.

@@ -26,7 +26,7 @@ from ..prefetch import PREFETCH, fetch_statements
 from . import instructions
 from .columns import TileColumns
 from .data import TileData
-from .groups import steps_per_group
+from .groups import BY_COLUMN, steps_per_group
 from .instructions import CONFIGURATION_WORDS, TILE, WORD_BYTES
 from .parts import HIGH, PRODUCTS
 from .reductions import depth_of, reduction_loops, split_at
@@ -78,7 +78,7 @@ class TileLoops:
         self.rows: int = config["rows"]
         self.row_tiles: int = config["row_tiles"]
         self.column_tiles: int = config["column_tiles"]
-        self.by_column: bool = config["order"] == "columns"
+        self.by_column: bool = config["order"] == BY_COLUMN
         self.row_axes = rows_of(contraction)
         self.extents = self.row_axes.extents
         self.others, words = reduction_loops(contraction, dots)

@@ -49,7 +49,7 @@ from ..nests import load_stride
 from ..origin import with_cheapest_origin
 from ..prefetch import prefetch_knob
 from . import cost_model
-from .groups import walks_inside
+from .groups import ORDERS, walks_inside
 from .instructions import REGISTERS, TILE, WORD_BYTES, product_of
 from .loops import BLOCK, TileLoops
 from .parts import with_high_parts
@@ -86,7 +86,7 @@ class Tiles:
 
         - `rows`: rows of a tile
         - `row_tiles`, `column_tiles`: tiles of a step
-        - `order`: whether the steps of a task walk through rows or through columns first
+        - `order`: whether the steps of a task walk through rows or through columns first, see `ORDERS`
         - `tasks`: parallel tasks per core
         - `block`: products of tiles after which the next step of a group takes its turn, see `groups`
         - `prefetch`: whether constant columns are fetched ahead, see `prefetch`
@@ -205,7 +205,7 @@ def _space(workload: Workload, sketch: Tiles, target: Cpu) -> Space | None:
         Ordinal("rows", rows),
         Ordinal("row_tiles", [count for count in _PER_STEP if any(fits(size, count) for size in rows)]),
         Ordinal("column_tiles", [count for count in _PER_STEP if columns_fit(count)]),
-        Categorical("order", ["columns", "rows"]),
+        Categorical("order", ORDERS),
         Ordinal("tasks", _TASKS),
     ]
     products = products_of(contraction, dots)

@@ -26,6 +26,7 @@ from ..contractions.contraction_shape import PAIR_OF_INT16
 from ..prefetch import LINE, PREFETCH
 from .arithmetic import Arithmetic
 from .convolution import Convolution
+from .loops import BY_COLUMN, FUSED
 
 Floats = NDArray[np.float64]
 
@@ -75,7 +76,7 @@ def cycles(conv: Convolution, m: int, arithmetic: Arithmetic, knobs: Mapping[str
     result = 4.0 * positions * size * columns
     near, all_inputs, all_weights = inputs + weights + result, inputs * blocks, weights * column_tiles
     # By columns, the weights of a tile stay for all blocks; else the inputs of a block stay for all tiles of columns.
-    fused, by_column = order == "fused", order == "columns"
+    fused, by_column = order == FUSED, order == BY_COLUMN
     first_weights = np.where(by_column, 1 / blocks, 1.0)
     weights_passing = np.where(by_column, all_inputs, inputs + result)
     moved = weights * (first_weights * per_byte(all_weights + weights_passing) + (1 - first_weights) * per_byte(near))

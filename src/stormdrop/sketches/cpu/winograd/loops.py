@@ -29,6 +29,9 @@ from .arithmetic import Arithmetic
 from .convolution import Convolution
 from .transforms import Filter, rows_of_input, rows_of_output
 
+FUSED, BY_TILE, BY_COLUMN = ORDERS = ("fused", "tiles", "columns")
+"""Values of the knob `order`, see `Winograd.space`."""
+
 
 class WinogradLoops:
     """One convolution by filters of m outputs; `variant` is the result.
@@ -42,7 +45,7 @@ class WinogradLoops:
 
     The buffers, with `positions` = alpha of y times alpha of x:
 
-    - `inputs` is V [(block,) position, chunk of channels, tile, channel]. If the order is "fused", every task has a V
+    - `inputs` is V [(block,) position, chunk of channels, tile, channel]. If the order is `FUSED`, every task has a V
       of its own, without the dimension of blocks.
     - `weights` is U [column tile, position, group of channels, column], a number or a word for each group.
     - `products` is M [tile, position, column].
@@ -70,7 +73,7 @@ class WinogradLoops:
         self.groups = conv.channel.extent // arithmetic.group
         inputs, sums = arithmetic.inputs, arithmetic.sums
         per_block = [self.positions, self.chunks, self.block, self.width]
-        self.inputs = intermediate("V", per_block if self.order == "fused" else [self.blocks, *per_block], inputs)
+        self.inputs = intermediate("V", per_block if self.order == FUSED else [self.blocks, *per_block], inputs)
         self.weights = intermediate("U", [self.column_tiles, self.positions, self.groups, self.columns], sums)
         self.products = intermediate("M", [self.block, self.positions, self.columns], sums)
         down, across = self.down, self.across
@@ -140,8 +143,8 @@ class WinogradLoops:
         return self.arithmetic.constant(0.0)
 
     def _phases(self) -> list[Any]:
-        """The statements of the convolution: one parallel loop if the order is "fused", else two."""
-        if self.order == "fused":
+        """The statements of the convolution: one parallel loop if the order is `FUSED`, else two."""
+        if self.order == FUSED:
             return [_loop(self.blocks, self._fused, ForKind.PARALLEL)]
         inputs = _parallel(
             [self.blocks, self.block, self.chunks], lambda block, tile, chunk: self._input([block], block, tile, chunk)
@@ -150,7 +153,7 @@ class WinogradLoops:
         def outputs(block: Expr, column_tile: Expr) -> Any:
             return self._outputs([block], block, column_tile)
 
-        if self.order == "tiles":
+        if self.order == BY_TILE:
             return [inputs, _parallel([self.blocks, self.column_tiles], outputs)]
         return [inputs, _parallel([self.column_tiles, self.blocks], lambda column, block: outputs(block, column))]
 

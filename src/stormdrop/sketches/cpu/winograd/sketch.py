@@ -44,7 +44,7 @@ from ..prefetch import prefetch_knob
 from . import cost_model
 from .arithmetic import FLOAT32, Arithmetic, integers_for
 from .convolution import Convolution, find_convolution
-from .loops import WinogradLoops
+from .loops import ORDERS, WinogradLoops
 from .transforms import POINTS
 
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28)
@@ -151,7 +151,7 @@ def _space(workload: Workload, sketch: Winograd, target: Cpu) -> Space | None:
         Ordinal("block", blocks),
         Ordinal("columns", columns),
         Ordinal("unroll", [factor for factor in (1, 2, 4, 8) if width % factor == 0]),
-        Categorical("order", ["fused", "tiles", "columns"]),
+        Categorical("order", ORDERS),
         *prefetch_knob(cost_model.weight_bytes(conv, sketch.m, arithmetic), target),
     ]
     constraints = [
