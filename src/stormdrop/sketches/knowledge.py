@@ -1,14 +1,17 @@
-"""What sketches tell a search about candidates that are not measured yet: expected costs, and features."""
+"""What sketches tell others: expected costs and features of candidates, and what a machine is fast at."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError, hint
+from ..errors import InputError, UnsupportedFunction, hint
 from ..ir.dtypes import BFLOAT16
+from ..ir.stages import StageGraph
 from ..ir.workload import Workload
 from ..machine.contract import Machine
 from ..machine.cpu import Cpu
@@ -17,6 +20,7 @@ from ..space import Space
 from ..surrogate.features import Describe, Features, by_sketch, encoded
 from ..trial import Candidate, Point
 from .contract import AnySketch, Bounded, Described, Estimator
+from .cpu.attention.chain import find_chain
 from .cpu.contractions import dot_products
 from .cpu.tiles.instructions import product_of
 
@@ -77,6 +81,31 @@ def multiplies_bfloat16(target: Cpu) -> bool:
     """Whether a CPU multiplies bfloat16 faster than float32, by dot products or by tiles."""
     by_tiles = product_of(BFLOAT16, BFLOAT16, target) is not None
     return by_tiles or dot_products.multiplies_bfloat16(target)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionInBlocks:
+    """An attention whose scores one kernel may compute in blocks of rows, which stay in a cache.
+
+    Attributes:
+        factors: The buffers that its two products multiply.
+        heads: How many heads there are.
+        head_bytes: The size of all scores of a head.
+    """
+
+    factors: frozenset[Any]
+    heads: int
+    head_bytes: int
+
+
+def attention_in_blocks(graph: StageGraph) -> AttentionInBlocks | None:
+    """A function as an attention that one kernel may compute; None if the sketch does not take it."""
+    try:
+        chain = find_chain(graph)
+    except UnsupportedFunction:
+        return None
+    factors = {load.source for product in (chain.scores, chain.values) for load in product.factors}
+    return AttentionInBlocks(frozenset(factors), chain.heads, 4 * chain.rows * chain.scores.column.extent)
 
 
 def unit(target: Machine) -> int:

@@ -13,7 +13,7 @@ from ..machine.gpu import Gpu
 from ..plugins import plugins, require
 from ..space import Space
 from .contract import AnySketch, Sketch, Yielding
-from .cpu.attention import Attention
+from .cpu.attention.sketch import Attention
 from .cpu.code_sums.sketch import CodeSums
 from .cpu.contractions.register_blocked import RegisterBlocked
 from .cpu.streaming import Streaming

@@ -16,8 +16,8 @@ from stormdrop.ir.stages import shape_of
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu
 from stormdrop.operators.rows import softmax_of
-from stormdrop.sketches.cpu.attention import Attention
-from stormdrop.sketches.cpu.row_blocks import find_chain
+from stormdrop.sketches.cpu.attention.chain import find_chain
+from stormdrop.sketches.cpu.attention.sketch import Attention
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import check_point, check_sketch
 

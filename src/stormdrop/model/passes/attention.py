@@ -3,7 +3,7 @@
     matmul(q, k) -> softmax -> matmul(_, v)      ->      matmul_softmax_matmul(q, k, v)
 
 Three kernels write and read all scores three times. One kernel computes them in blocks that stay in a cache (see
-`sketches.cpu.row_blocks`). It is taken if the scores need more than four times the second caches of all cores. With
+`sketches.cpu.attention`). It is taken if the scores need more than four times the second caches of all cores. With
 fewer scores three kernels are as fast, and each of them is scheduled for itself.
 """
 
@@ -18,12 +18,11 @@ import tvm
 from tvm import relax
 from tvm.ir import TensorLoad
 
-from ...errors import UnsupportedFunction
 from ...ir.expressions import rewrite_loads, simplified
 from ...ir.stages import Stage, StageGraph, intermediate, shape_of
 from ...ir.workload import canonical, canonical_stages
 from ...machine.cpu import Cpu
-from ...sketches.cpu.row_blocks import Chain, find_chain
+from ...sketches.knowledge import AttentionInBlocks, attention_in_blocks
 from ...sketches.registry import BUILTIN
 from ...tuning.options import FLOAT32, TuneOptions
 from ..graph.expressions import calls_kernel, variables_of
@@ -104,15 +103,14 @@ class _Calls:
     def _with_moves(self, variables: list[relax.Var], target: Cpu) -> _Attention | None:
         """What makes these variables, and what lays out its operands if nothing else reads that, as one call."""
         joined = self._join(variables)
-        chain = _chain(joined)
-        if joined is None or chain is None or not _pays(chain, target):
+        found = None if joined is None else attention_in_blocks(joined.graph())
+        if joined is None or found is None or not _pays(found, target):
             return None
-        factors = {load.source for product in (chain.scores, chain.values) for load in product.factors}
         moves: list[relax.Var] = []
         for argument, buffer in joined.arguments.items():
-            if buffer in factors and self._has_one_reader(argument) and self._only_moves(argument):
+            if buffer in found.factors and self._has_one_reader(argument) and self._only_moves(argument):
                 with_move = self._join([*moves, argument, *variables])
-                if with_move is not None and _chain(with_move) is not None:
+                if with_move is not None and attention_in_blocks(with_move.graph()) is not None:
                     moves.append(argument)
         with_moves = self._join([*moves, *variables])
         assert with_moves is not None
@@ -180,19 +178,12 @@ def _with_simple_indices(stage: Stage) -> Stage:
     return replace(stage, value=simplified(stage.value, extents))
 
 
-def _chain(joined: _Joined | None) -> Chain | None:
-    try:
-        return None if joined is None else find_chain(joined.graph())
-    except UnsupportedFunction:
-        return None
-
-
-def _pays(chain: Chain, target: Cpu) -> bool:
+def _pays(found: AttentionInBlocks, target: Cpu) -> bool:
     """Whether the scores of one head do not fit a first cache, and those of all heads exceed the second ones by far."""
     if not target.l1 or not target.l2:
         return False  # nothing is known of the caches
-    of_head = 4 * chain.rows * chain.scores.column.extent
-    return of_head > target.l1 and chain.heads * of_head > _LEAST_RATIO * target.cores * target.l2
+    of_head = found.head_bytes
+    return of_head > target.l1 and found.heads * of_head > _LEAST_RATIO * target.cores * target.l2
 
 
 @relax.expr_functor.mutator

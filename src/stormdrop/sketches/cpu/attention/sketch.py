@@ -1,8 +1,12 @@
 """Attention as one kernel: two contractions with a softmax between them, in blocks of rows.
 
+    for heads and blocks of rows, in parallel:
+        for tiles of keys and rows:                 scores[row, key] = epilogue(sum of q[row, d] k[d, key])
+        for row in the block:                       scores[row, ...] = softmax(scores[row, ...])
+        for tiles of columns and rows:              out[row, column] = sum of scores[row, key] v[key, column]
+
 The scores of a block are written, made a softmax and read again while they lie in a cache. Apart from that they would
-be written to memory and read from it three times each. `row_blocks` draws and makes the loops; this module holds the
-knobs and what to expect of them.
+be written to memory and read from it three times each. `chain` says which functions are such.
 """
 
 from __future__ import annotations
@@ -14,18 +18,20 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import UnsupportedFunction
-from ...ir.elementary import expand_for_cpu
-from ...ir.kept import kept
-from ...ir.stages import assemble
-from ...ir.workload import Workload
-from ...machine.cpu import Cpu
-from ...space import Categorical, Constraint, Knob, Ordinal, Space
-from ..contract import Variant
-from .contractions.contraction_shape import fits_registers
-from .contractions.register_blocked import UNROLLS, column_tiles
-from .origin import with_cheapest_origin
-from .row_blocks import BlockSizes, Chain, Product, RowBlocks, find_chain
+from ....errors import UnsupportedFunction
+from ....ir.elementary import expand_for_cpu
+from ....ir.kept import kept
+from ....ir.stages import assemble
+from ....ir.workload import Workload
+from ....machine.cpu import Cpu
+from ....space import Categorical, Constraint, Knob, Ordinal, Space
+from ...contract import Variant
+from ..contractions.contraction_shape import fits_registers
+from ..contractions.register_blocked import UNROLLS, column_tiles
+from ..origin import with_cheapest_origin
+from . import cost_model
+from .chain import Chain, Product, find_chain
+from .loops import BlockSizes, RowBlocks
 
 _MOST_ROWS = 14  # of a tile
 _BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)
@@ -34,19 +40,6 @@ _SOFTMAX_VECTORS = (1, 2, 4)
 _WASTE = 1.16  # blocks may compute up to this many times the rows
 _SHARE = 0.75  # of a second cache that the scores of a block may take
 _USUAL_L2 = 512 << 10  # bytes of a second cache of which nothing is known
-
-# Costs in cycles of a core that starts one multiply-add per cycle.
-_LOAD = 1.25  # of a vector, or of a row's element that is broadcast, per step
-_BROADCAST = 0.5  # of a row's element, if instructions broadcast an operand from memory: AVX-512
-_LATENCY = 4.0  # of a multiply-add
-_STORE = 6.0  # per vector of a tile
-_SOFTMAX = 28.0  # per vector of scores
-_ROW = 40.0  # per row of the softmax
-_L2, _L3 = 26.0, 10.0  # bytes per cycle
-_PACK = 4.0  # bytes per cycle that are laid out anew
-_APART = 1.1  # times that a product takes if the columns of a step lie far apart, from one step to the next
-_AGAIN = 0.25  # of the values' way from the second cache, which each tile of rows reads again, that is not hidden
-_TASK = 500.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class Attention:
 
     def estimate(self, workload: Workload, target: Cpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected cycles of n configurations."""
-        return _cycles(_chain(workload), knobs, target)
+        return cost_model.cycles(_chain(workload), knobs, target)
 
     def apply(self, workload: Workload, target: Cpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
@@ -126,7 +119,7 @@ def _space(workload: Workload, target: Cpu) -> Space | None:
     unrolled = {knob.name: np.asarray(knob.values[-1]) for knob in unrolls}
     space = with_cheapest_origin(
         Space(Attention.name, [*tiles, *others], constraints),
-        lambda columns: _cycles(chain, {**columns, **unrolled}, target),
+        lambda columns: cost_model.cycles(chain, {**columns, **unrolled}, target),
     )
     origin = space.config(space.origin) | {knob.name: knob.values[-1] for knob in unrolls}
     return Space(Attention.name, [*tiles, *unrolls, *others], constraints, origin=origin)
@@ -136,35 +129,3 @@ def _factors(product: Product) -> list[int]:
     """How many steps of the innermost sum may be unrolled: none, or about as many as an unrolled loop gains from."""
     factors = [factor for factor in UNROLLS if product.reductions[-1].extent % factor == 0]
     return sorted({1, *factors[-2:]})
-
-
-def _cycles(chain: Chain, knobs: Mapping[str, NDArray[Any]], target: Cpu) -> NDArray[np.float64]:
-    """Cycles until the last core is done: products, softmax, and what they read from which cache."""
-    rows, height = knobs["rows"], knobs["rows"] * knobs["block"]
-    keys, columns = chain.scores.column.extent, chain.values.column.extent
-    blocks = np.ceil(chain.rows / height)
-    tasks = chain.heads * blocks
-
-    def product(size: NDArray[Any], extent: int, steps: int, unroll: NDArray[Any]) -> NDArray[np.float64]:
-        vectors = np.ceil(size / target.lanes)
-        loads = _LOAD * (vectors + rows) if target.lanes < 16 else vectors + _BROADCAST * rows
-        step = np.maximum(rows * vectors, loads)
-        tile = steps * (np.maximum(step, _LATENCY) + 1 / unroll) + _STORE * rows * vectors
-        return np.asarray(knobs["block"] * np.ceil(extent / size) * tile, float)
-
-    of_keys = 4.0 * keys * chain.scores.steps
-    of_values = 4.0 * keys * columns
-    held = 4.0 * height * keys + of_keys + of_values
-    rate = np.where(held > target.l2, _L3, _L2)
-    task = (
-        product(knobs["keys"], keys, chain.scores.steps, knobs["unroll"]) * np.where(knobs["pack_keys"], 1, _APART)
-        + product(knobs["columns"], columns, chain.values.steps, knobs["unroll_keys"])
-        * np.where(knobs["pack_values"], 1, _APART)
-        + height
-        * (_SOFTMAX * knobs["vectors"] * np.ceil(keys / target.lanes / knobs["vectors"]) + _ROW / knobs["vectors"])
-        + (of_keys + of_values) / rate
-        + _AGAIN * knobs["block"] * of_values / _L2
-        + _TASK
-    )
-    packing = chain.heads * (knobs["pack_keys"] * of_keys + knobs["pack_values"] * of_values) / _PACK
-    return np.asarray(np.ceil(tasks / target.cores) * task + packing / target.cores, float)
