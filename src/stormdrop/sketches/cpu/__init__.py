@@ -8,7 +8,7 @@ attention/                  two contractions with a softmax between them
 streaming.py                everything else: its knobs
 nests.py, groups.py         its loop nests, and which of them share a loop
 nest_rewrites.py, loops.py  rewrites that make a nest fast, and its loops
-origin.py                   the origin of a space that follows from what to expect of its points
+cheapest_origin.py          the origin of a space that follows from what to expect of its points
 non_temporal.py             stores past the caches, a knob of several sketches
 prefetch.py                 constants that are fetched ahead, another one
 """

@@ -26,9 +26,9 @@ from ....ir.workload import Workload
 from ....machine.cpu import Cpu
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
+from ..cheapest_origin import with_cheapest_origin
 from ..contractions.contraction_shape import fits_registers
 from ..contractions.register_blocked import UNROLLS, column_tiles
-from ..origin import with_cheapest_origin
 from . import cost_model
 from .chain import Chain, Product, find_chain
 from .loops import BlockSizes, RowBlocks

@@ -36,9 +36,9 @@ from ....ir.workload import Workload
 from ....machine.cpu import Cpu
 from ....space import Constraint, Knob, Ordinal, Space
 from ...contract import Variant
+from ..cheapest_origin import with_cheapest_origin
 from ..contractions.contraction_shape import fits_registers
 from ..contractions.register_blocked import column_tiles
-from ..origin import with_cheapest_origin
 from ..prefetch import prefetch_knob
 from . import cost_model
 from .loops import CodeSumLoops

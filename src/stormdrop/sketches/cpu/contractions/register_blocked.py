@@ -38,8 +38,8 @@ from ....ir.workload import Workload
 from ....machine.cpu import Cpu
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
+from ..cheapest_origin import with_cheapest_origin
 from ..non_temporal import stored, stores_knob
-from ..origin import with_cheapest_origin
 from ..prefetch import PREFETCH, prefetch_knob, with_prefetch
 from . import cost_model
 from .contraction_shape import ContractionShape, fits_registers, shape_of_contraction

@@ -44,9 +44,9 @@ from ....ir.workload import Workload
 from ....machine.cpu import Cpu
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
+from ..cheapest_origin import with_cheapest_origin
 from ..contractions.dot_products import LARGEST_PRODUCT, DotProducts
 from ..nests import load_stride
-from ..origin import with_cheapest_origin
 from ..prefetch import prefetch_knob
 from . import cost_model
 from .groups import ORDERS, walks_inside

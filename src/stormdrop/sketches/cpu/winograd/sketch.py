@@ -39,7 +39,7 @@ from ....ir.workload import Workload
 from ....machine.cpu import Cpu
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
-from ..origin import with_cheapest_origin
+from ..cheapest_origin import with_cheapest_origin
 from ..prefetch import prefetch_knob
 from . import cost_model
 from .arithmetic import FLOAT32, Arithmetic, integers_for
