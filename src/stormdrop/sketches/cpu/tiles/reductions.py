@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 
 from ....ir.contractions.contraction import Contraction
+from ....ir.kept import kept
 from ....ir.stages import Axis
 from ..contractions.dot_products import DotProducts
 from ..nests import load_stride
 from .instructions import TILE
 
 
+@kept
 def reduction_loops(contraction: Contraction, dots: DotProducts) -> tuple[list[Axis], int]:
     """The reductions that need a loop of their own, and the words of the data that lie one behind the other.
 

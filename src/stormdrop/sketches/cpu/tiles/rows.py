@@ -19,6 +19,7 @@ from tvm.ir.prim.expr import IntImm
 
 from ....ir.contractions.contraction import Contraction
 from ....ir.expressions import Expr
+from ....ir.kept import kept
 from ....ir.stages import Axis
 from ..nest_rewrites import unravel_axes
 from ..nests import load_stride
@@ -55,6 +56,7 @@ class Rows:
         return self.positions(position)[last.var] < last.extent if self.pitch else None
 
 
+@kept
 def rows_of(contraction: Contraction) -> Rows:
     """How tiles walk through the rows of a contraction.
 
