@@ -49,7 +49,13 @@ NARROW: dict[str, set[str]] = {
 
 INNER: dict[str, tuple[tuple[str, ...], ...]] = {
     "machine": (("process", "sharing", "remote"), ("cpu", "gpu", "opencl"), ("limits",)),
-    "ir": (("expressions", "stages"), ("contractions",), ("reference", "mixed_precision"), ("workload",)),
+    "ir": (
+        ("expressions", "stages"),
+        ("inlining",),
+        ("contractions",),
+        ("reference", "mixed_precision"),
+        ("workload",),
+    ),
     "records": (("contract",), ("sql",), ("buffered_store", "reading")),
     "search": (("common_model",), ("contract",), ("parts",), ("droplet", "evolutionary", "annealing", "storm")),
     "sketches": (("contract",), ("cpu", "gpu", "rules"), ("registry",)),

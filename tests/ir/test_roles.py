@@ -15,13 +15,11 @@ from stormdrop.ir.contractions.contraction import (
     contiguous,
     find_contraction,
     fused_epilogue,
-    inline_well,
-    inlines_well,
     is_contraction,
     multiplied_loads,
-    worth_copying,
 )
 from stormdrop.ir.expressions import walk
+from stormdrop.ir.inlining import inline_well, inlines_well, worth_copying
 from stormdrop.ir.stages import Axis, Stage, StageGraph, intermediate, variable
 from stormdrop.ir.workload import Workload
 

@@ -9,8 +9,8 @@ import pytest
 from tvm import te, tirx
 
 from stormdrop import operators
-from stormdrop.ir.contractions.contraction import inline_well
 from stormdrop.ir.contractions.tables import with_tables
+from stormdrop.ir.inlining import inline_well
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload

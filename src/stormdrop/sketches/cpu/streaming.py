@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from tvm.ir import Call
 
-from ...ir.contractions.contraction import inline_well, inlines_well
 from ...ir.contractions.tables import ENTRIES, with_tables
 from ...ir.elementary import expand_for_cpu
 from ...ir.expressions import variables, walk
+from ...ir.inlining import inline_well, inlines_well
 from ...ir.kept import kept
 from ...ir.stages import Stage, StageGraph, assemble
 from ...ir.workload import Workload

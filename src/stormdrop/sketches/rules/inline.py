@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...ir.contractions.contraction import worth_copying
 from ...ir.expressions import walk
+from ...ir.inlining import worth_copying
 from . import blocks
 from .cache_write import COPY
 from .contract import Applies, Rule, State

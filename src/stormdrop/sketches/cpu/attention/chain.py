@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....errors import UnsupportedFunction
-from ....ir.contractions.contraction import contiguous, inline_well, inlines_well, is_contraction, multiplied_loads
+from ....ir.contractions.contraction import contiguous, is_contraction, multiplied_loads
 from ....ir.expressions import variables
+from ....ir.inlining import inline_well, inlines_well
 from ....ir.stages import Axis, Stage, StageGraph, shape_of
 from ..groups import shared_axes
 from ..nests import Nest, nests_of
