@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 
 from stormdrop.ir.relative_error import relative_error
 from stormdrop.model.artifact.onnxruntime_parts import ask_for_exact_sums
@@ -23,6 +25,7 @@ _LEVEL_OF_HALVES = 5e-3  # the product computes in float32 what a model stores a
 
 _NUDGE = 1e-6
 _OF_NUDGE = 20.0
+_OF_PEER = 5.0
 _MOST = 5e-3
 
 onnxruntime.set_default_logger_severity(4)
@@ -63,6 +66,7 @@ class Expected:
     """
 
     def __init__(self, model: onnx.ModelProto, feeds: Mapping[str, Array]) -> None:
+        self._model, self._feeds = model, feeds
         running = session(model)
         names = [output.name for output in model.graph.output]
         self.outputs: dict[str, Array] = _run(running, names, feeds)
@@ -101,9 +105,70 @@ class Expected:
                     return f"{name}: {np.mean(value != right):.1%} of {right.dtype} differ"
                 continue
             error = relative_error(value, right)
-            if not error <= self.allowed[name]:
+            if not error <= self.allowed[name] and not self._explains(name, value):
                 return f"{name}: an error of {error:.1e}, allowed is {self.allowed[name]:.1e}"
         return ""
+
+    def _explains(self, name: str, value: Array) -> bool:
+        """Whether an output is about as near to the exact one as onnxruntime's.
+
+        A graph may subtract what is nearly equal, as `x - LRN(x)` does; nudging x says nothing about what is left then.
+        """
+        exact = _in_float64(self._model, self._feeds, name)
+        if exact is None:
+            return False
+        return relative_error(value, exact) <= _OF_PEER * relative_error(self.outputs[name], exact)
+
+
+class LRN(OpRun):
+    """onnx's own takes as many channels as there are images."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, alpha: float, beta: float, bias: float, size: int) -> tuple[Array]:
+        before = (size - 1) // 2
+        squares = np.pad(x * x, [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)])
+        total = sum(squares[:, shift : shift + x.shape[1]] for shift in range(size))
+        return (x / (bias + alpha / size * total) ** beta,)
+
+
+def _in_float64(model: onnx.ModelProto, feeds: Mapping[str, Array], name: str) -> Array | None:
+    """An output as onnx's evaluator computes it in float64; None if it does not."""
+    wide = onnx.ModelProto()
+    wide.CopyFrom(model)
+    del wide.graph.node[:], wide.graph.output[:]
+    wide.graph.node.extend(_nodes_of(model.graph, name))
+    wide.graph.output.extend(output for output in model.graph.output if output.name == name)
+    for node in wide.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                _widen(attribute.t)
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == onnx.TensorProto.FLOAT:
+                attribute.i = onnx.TensorProto.DOUBLE
+    for tensor in wide.graph.initializer:
+        _widen(tensor)
+    given = {key: value.astype("float64") if value.dtype == "float32" else value for key, value in feeds.items()}
+    try:
+        (value,) = ReferenceEvaluator(wide, new_ops=[LRN]).run([name], given)
+    except Exception:  # noqa: BLE001  it is Python and NumPy, and may raise anything
+        return None
+    return np.asarray(value) if value.dtype == "float64" else None
+
+
+def _nodes_of(graph: onnx.GraphProto, name: str) -> list[onnx.NodeProto]:
+    """The nodes that compute an output, because the evaluator refuses a graph with any node that it does not know."""
+    needed, nodes = {name}, []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            nodes.append(node)
+            inner = (attribute.g for attribute in node.attribute if attribute.HasField("g"))
+            needed |= {*node.input, *(read for part in inner for each in part.node for read in each.input)}
+    return nodes[::-1]
+
+
+def _widen(tensor: onnx.TensorProto) -> None:
+    if tensor.data_type == onnx.TensorProto.FLOAT:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype("float64"), tensor.name))
 
 
 def _run(running: onnxruntime.InferenceSession, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:

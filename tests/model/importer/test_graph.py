@@ -13,6 +13,7 @@ from tvm import relax, te
 from tvm.s_tir import Schedule
 
 from stand_ins.verifying import verify
+from stormdrop.errors import ModelError
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact.metadata import TensorInfo
 from stormdrop.model.building.compile import build
@@ -196,3 +197,17 @@ def test_a_model_without_images_is_not_laid_out(monkeypatch: pytest.MonkeyPatch)
     assert not laid_out
     load_graph(seed_weights(residual_model()))
     assert laid_out
+
+
+@pytest.mark.parametrize("kind", ["BFLOAT16", "INT4", "UINT4"])
+def test_an_output_of_a_type_that_no_array_has_is_refused(kind: str) -> None:
+    dtype = getattr(TensorProto, kind)
+    graph = helper.make_graph(
+        [helper.make_node("Cast", ["x"], ["y"], to=dtype)],
+        "narrow",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 4))],
+        [helper.make_tensor_value_info("y", dtype, (2, 4))],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with pytest.raises(ModelError, match=f"output 'y' is {kind.lower()}, which is not supported; outputs are float32"):
+        load_graph(model)

@@ -241,5 +241,10 @@ def _outputs(
         shape = static_shape(tensor)
         if shape is None and name not in known:
             raise ModelError(f"{model}: the shape of output {name!r} depends on data and is not supported")
-        outputs.append(TensorInfo(name, known[name] if shape is None else shape, str(tensor.dtype)))
+        if (dtype := str(tensor.dtype)) not in KERNEL_TYPES.values():
+            raise ModelError(
+                f"{model}: output {name!r} is {dtype}, which is not supported; outputs are "
+                f"{', '.join(KERNEL_TYPES.values())}"
+            )
+        outputs.append(TensorInfo(name, known[name] if shape is None else shape, dtype))
     return tuple(outputs)
