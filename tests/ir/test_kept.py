@@ -64,6 +64,15 @@ def test_a_contraction_is_found_once_and_lives_no_longer_than_its_workload() -> 
     assert [reference() for reference in alive] == [None, None]
 
 
+def test_what_was_kept_does_not_go_to_another_process() -> None:
+    workload = operators.dense(8, 16, 32)
+    contraction = workload.contraction
+    assert any(vars(stage).get("_kept") for stage in workload.graph.stages)
+    graph = pickle.loads(pickle.dumps(workload.graph))
+    assert not any(vars(stage).get("_kept") for stage in graph.stages)
+    assert pickle.loads(pickle.dumps(contraction)).row_extents == contraction.row_extents
+
+
 def test_a_workload_without_a_contraction_says_so_each_time() -> None:
     workload = operators.softmax(8, 16)
     for _ in range(2):

@@ -9,6 +9,7 @@ import pytest
 
 from stormdrop.errors import SearchError
 from stormdrop.search import Knowledge, Network, Search, create, names, options_of, options_with, parse_search, presets
+from stormdrop.search.parts.droplet_options import DropletOptions
 from stormdrop.search.presets import PRESETS
 from stormdrop.space import Categorical, Ordinal, Space, Tile, coordinate_neighbours, lowest
 from stormdrop.testing import SearchConformance, drive, objective_of
@@ -176,7 +177,7 @@ def test_two_sides_need_a_greater_difference() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"sides": 3}, "sides must be at least 1 and at most 2, not 3"),
+        ({"sides": 3}, "droplet has no sides 3; choose from 1, 2"),
         ({"neighbourhood": "coordinate"}, "did you mean 'coordinates'"),
         ({"origin": "prior"}, "no origin 'prior'"),
         ({"candidates": 0}, "candidates must be at least 1, not 0"),
@@ -253,3 +254,10 @@ def test_a_redrawn_gene_may_stay_as_it_is() -> None:
         breeder = Breeder([space], np.random.default_rng(0), 1.0, redraw)
         (child,) = breeder.breed({parent: 1.0}, 1)
         assert low <= sum(child.point) <= high
+
+
+def test_none_is_a_value_only_where_the_type_says_so() -> None:
+    for name in ("test", "origin", "sides"):
+        wrong: dict[str, Any] = {name: None}
+        with pytest.raises(SearchError, match=f"droplet has no {name} None"):
+            DropletOptions(**wrong)

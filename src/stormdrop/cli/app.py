@@ -10,7 +10,7 @@ import typer
 
 from .._version import __version__
 from ..errors import InputError
-from . import completion
+from . import completion, guide
 from .commands import (
     benching,
     comparing,
@@ -25,7 +25,6 @@ from .commands import (
     running,
     tuning,
 )
-from .guide import epilog
 
 app = typer.Typer(
     name="stormdrop",
@@ -52,15 +51,11 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
 }
 
 
-_OF_OPERATORS = ("tune-op", "bench", "compare", "landscape")
-"""Commands that take an operator with its arguments."""
-
-
 class _Command(typer.core.TyperCommand):
     """A command whose help ends with examples, which are not made before somebody asks for help."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        self.epilog = epilog(str(self.name))
+        self.epilog = guide.epilog(str(self.name))
         super().format_epilog(ctx, formatter)
 
 
@@ -109,8 +104,8 @@ def run(arguments: Sequence[str], started: float) -> int:
         return end.exit_code
     except _UsageProblem as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
-        if hasattr(error, "possibilities") and arguments[0] in _OF_OPERATORS:  # there is no such option
-            option = f"{getattr(error, 'option_name', '')}="
-            given = next((word for word in arguments if word.startswith(option)), f"{option}VALUE")
-            message = f"{message}; an argument of an operator has no dashes: {given.lstrip('-')}"
+        option = str(getattr(error, "option_name", ""))
+        if any(option.lstrip("-") in guide.arguments(word) for word in arguments):
+            given = next((word for word in arguments if word.startswith(f"{option}=")), f"{option}=VALUE")
+            message = f"{option}: an argument of an operator has no dashes: {given.lstrip('-')}"
         raise InputError(f"{message.rstrip('.')} (see stormdrop --help)") from None

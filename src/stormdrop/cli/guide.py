@@ -66,15 +66,26 @@ def descriptions() -> dict[str, str]:
 
     These are read and not imported, because they load TVM. `operators.names()` lists those of plug-ins, too.
     """
-    found: dict[str, str] = {}
+    return {function.name: purpose for function, purpose in _operators()}
+
+
+def arguments(operator: str) -> set[str]:
+    """The names of the arguments of an operator of this package; empty for any other name."""
+    functions = (function for function, _ in _operators() if function.name == operator)
+    return {argument.arg for function in functions for argument in (*function.args.args, *function.args.kwonlyargs)}
+
+
+def _operators() -> list[tuple[ast.FunctionDef, str]]:
+    """The operators' functions in the order of their names, and what each computes."""
+    found = []
     for file in Path(__file__).parents[1].joinpath("operators").glob("*.py"):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             match node:
                 case ast.FunctionDef(
                     decorator_list=[ast.Call(func=ast.Name("operator"), args=[ast.Constant(str(purpose)), *_])]
                 ):
-                    found[node.name] = purpose
-    return dict(sorted(found.items()))
+                    found.append((node, purpose))
+    return sorted(found, key=lambda each: each[0].name)
 
 
 def epilog(command: str) -> str:

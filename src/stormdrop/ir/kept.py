@@ -20,8 +20,8 @@ def kept(find: Callable[Concatenate[Owner, P], R]) -> Callable[Concatenate[Owner
     """Makes a function keep what it finds with its first argument, for as long as that lives.
 
     It also keeps that there is nothing to find: an `UnsupportedFunction` is raised again with the same words. Unlike a
-    cache of the function's own it keeps no argument alive, and what was found of one value displaces nothing that was
-    found of another.
+    cache of the function's own it keeps no first argument alive, and what was found of one value displaces nothing that
+    was found of another.
 
     Args:
         find: A function whose result depends on its arguments only. The first one has a `__dict__` and does not
@@ -30,7 +30,7 @@ def kept(find: Callable[Concatenate[Owner, P], R]) -> Callable[Concatenate[Owner
 
     @wraps(find)
     def keeping(owner: Owner, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        results: dict[Any, Any] = owner.__dict__.setdefault(_KEPT, {})
+        results: dict[Any, Any] = owner.__dict__.setdefault(_KEPT, _Results())
         key = (find, args, *kwargs.items())
         if key not in results:
             results.setdefault(key, found(owner, *args, **kwargs))  # the first one, if threads find several
@@ -46,6 +46,13 @@ def kept(find: Callable[Concatenate[Owner, P], R]) -> Callable[Concatenate[Owner
             return _Nothing(str(error))
 
     return keeping
+
+
+class _Results(dict[Any, Any]):
+    """What was found of one value. It does not go along to another process, which finds it again."""
+
+    def __reduce__(self) -> tuple[type[_Results], tuple[()]]:
+        return _Results, ()
 
 
 @dataclass(frozen=True)

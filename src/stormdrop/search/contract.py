@@ -159,10 +159,10 @@ class Options:
         search = type(self).__name__.removesuffix("Options").lower()
         for option in fields(self):
             value, limits = getattr(self, option.name), option.metadata
-            if value is None:
+            if value is None and "None" in str(option.type):
                 continue
             if "among" in limits and value not in limits["among"]:
-                raise SearchError(f"{search} has no {option.name} {value!r}; {hint(value, limits['among'])}")
+                raise SearchError(f"{search} has no {option.name} {value!r}; {hint(value, map(str, limits['among']))}")
             bounds = [(*_LIMITS[name], bound) for name, bound in limits.items() if name in _LIMITS]
             if not all(holds(value, bound) for holds, _, bound in bounds):
                 words = " and ".join(f"{word} {bound}" for _, word, bound in bounds)

@@ -212,9 +212,9 @@ def require_onnxruntime(what: str) -> None:
     """Raises `ModelError` if onnxruntime cannot be imported. The message begins with what it is needed for."""
     try:
         importlib.import_module("onnxruntime")
-    except ModuleNotFoundError:
-        raise ModelError(f"{what}, and is not installed: {INSTALL}") from None
     except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime":
+            raise ModelError(f"{what}, and is not installed: {INSTALL}") from None
         raise ModelError(f"{what}, and cannot be imported: {one_line(error)}") from error
 
 

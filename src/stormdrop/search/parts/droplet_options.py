@@ -48,7 +48,7 @@ class DropletOptions(Options):
     contests: int = limited(8, ge=0)
     restarts: int = limited(64, ge=0)
     drop: float = limited(2.0, ge=1, lt=math.inf)
-    sides: int = later(1, ge=1, le=2)
+    sides: int = later(1, among=(1, 2))
     neighbourhood: str = later("all", among=NEIGHBOURHOODS)
     origin: str = later("default", among=ORIGINS)
     whole_set: bool = later(False)

@@ -14,7 +14,7 @@ from .instructions import TILE
 
 
 @kept
-def reduction_loops(contraction: Contraction, dots: DotProducts) -> tuple[list[Axis], int]:
+def reduction_loops(contraction: Contraction, dots: DotProducts) -> tuple[Sequence[Axis], int]:
     """The reductions that need a loop of their own, and the words of the data that lie one behind the other.
 
     The latter are those of the grouped reduction, and of others whose steps follow at its end: the channels of the
@@ -24,7 +24,7 @@ def reduction_loops(contraction: Contraction, dots: DotProducts) -> tuple[list[A
     words = dots.extents(contraction)[-1]
     while others and load_stride(contraction.other, others[-1].var) == words * dots.group:
         words *= others.pop().extent
-    return others, words
+    return tuple(others), words
 
 
 def depth_of(words: int) -> int:
