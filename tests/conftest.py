@@ -130,8 +130,8 @@ def pytest_report_header() -> str:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Measures this machine once, before tests run side by side.
 
-    The peak takes six seconds of CPU time, and tests need it only to order candidates. What the memory does they need
-    not know, but a tuning measures it if it is not known. It is measured here as if there were little cache: for
+    The peak takes three seconds of CPU time, and tests need it only to order candidates. What the caches hold they need
+    not know, but a tuning measures it if it is not known. They are measured here as if there were little cache: for
     hundreds of megabytes it would take arrays of a gigabyte.
     """
     if getattr(session.config.option, "numprocesses", None):
@@ -143,11 +143,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
         target = Cpu.detect()
         shape = {**shape_of(target), "l2s": target.cores * target.l2, "l3s": min(target.l3s * target.l3, 32 << 20)}
-        serve = "stormdrop.machine.limits.memory_loops:serve_memory_rates"
+        serve = "stormdrop.machine.limits.memory_loops:serve_caches"
         with suppress(MeasureError):  # on a very busy machine it takes too long; a test that needs it measures it
             peak(target)
-            rates = measured_in_child(serve, shape, memory_rates.MemoryRates, "measuring this machine's memory")
-            keep(memory_rates._path(target), asdict(rates))
+            caches = measured_in_child(serve, shape, memory_rates.Caches, "measuring this machine's caches")
+            keep(memory_rates._kept_caches(target).path, asdict(caches))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

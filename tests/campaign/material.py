@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -162,8 +163,8 @@ def _measure_machine(folder: Path) -> None:
     from stormdrop.machine.limits.peak import peak
 
     peak(Cpu.detect())
-    measure_caches_within(Cpu.detect(), None)
-    for kind in ("peak", "memory"):
+    measure_caches_within(Cpu.detect(), math.inf)
+    for kind in ("peak", "caches"):
         if (kept := kept_file(kind, []).parent).is_dir():
             shutil.copytree(kept, folder / kind)
 

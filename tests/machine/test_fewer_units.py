@@ -105,10 +105,11 @@ def serve_model(connection: Connection) -> None:
 
 def test_nothing_that_is_kept_is_taken_for_the_machine_as_it_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def kept(target: Cpu) -> set[str | Path]:
-        return {target.machine, peak.cache_path(target), memory_rates._path(target), unit_rates._path(target)}
+        memory = (memory_rates._kept(target).path, memory_rates._kept_caches(target).path)
+        return {target.machine, peak.cache_path(target), *memory, unit_rates._path(target)}
 
     here = Cpu.detect()
     monkeypatch.setenv(VARIABLE, name)
     target = Cpu.detect()
     assert target.cpu == cpu_model() == f"{here.cpu} as {name}"
-    assert len(kept(here)) == 4 and not kept(here) & kept(target)
+    assert len(kept(here)) == 5 and not kept(here) & kept(target)

@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 
+from stormdrop.machine.sharing import foreign_load as module
 from stormdrop.machine.sharing.foreign_load import Counters, LoadThresholds, LoadWatch, disturbed, read_counters
 from stormdrop.machine.threads import usable_cores
 
@@ -103,3 +104,12 @@ def test_counters_notice_a_busy_loop_on_our_core() -> None:
 def test_differences_of_what_is_unknown_are_unknown() -> None:
     assert (Counters(2.0, involuntary=3) - Counters(1.0)).involuntary is None
     assert Counters(2.0, own_cpu=3.0) - Counters(1.0, own_cpu=1.0) == Counters(1.0, own_cpu=2.0)
+
+
+@pytest.mark.parametrize(("busy", "quiet"), [(0.0, True), (0.02, True), (0.1, False)])
+def test_a_busy_core_is_seen_while_this_process_waits(
+    monkeypatch: pytest.MonkeyPatch, busy: float, quiet: bool
+) -> None:
+    readings = [Counters(0.0, 1.0, busy=5.0, stolen=0.0), Counters(0.1, 1.0, busy=5.0 + busy, stolen=0.0)]
+    monkeypatch.setattr(module, "read_counters", lambda: readings.pop(0))
+    assert module.is_quiet(0.0) is quiet

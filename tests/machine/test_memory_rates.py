@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import platformdirs
@@ -14,9 +16,11 @@ from stormdrop.errors import MeasureError
 from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.machine.limits import kept_measurements
 from stormdrop.machine.limits import memory_rates as module
+from stormdrop.machine.limits.kept_measurements import granted
 from stormdrop.machine.limits.measuring import compile_function, measured_in_child
 from stormdrop.machine.limits.memory_loops import chain_function, copy_function, read_function
 from stormdrop.machine.limits.memory_rates import (
+    Caches,
     MemoryRates,
     cached_bytes,
     known_cached,
@@ -91,11 +95,12 @@ RATES = MemoryRates((1 << 20, 1 << 28), (9e10, 1e10), (5e10, 1e10), 1.1e10, 1e-7
 
 
 @pytest.fixture
-def measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[MemoryRates]:
+def measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """What the next measurements find, in order; what is left was not asked for. Nothing is kept yet."""
-    queue = [RATES, dataclasses.replace(RATES, cached=7 << 20)]
+    queue: list[Any] = [RATES, dataclasses.replace(RATES, cached=7 << 20)]
     monkeypatch.setattr(module, "measured_in_child", lambda *_: queue.pop(0))
     monkeypatch.setattr(kept_measurements, "_measured", {})
+    monkeypatch.setattr(kept_measurements, "is_quiet", lambda: True)
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
     # With a lock of its own: other tests may measure at the same time.
     monkeypatch.setattr("stormdrop.machine.sharing.lock.default_lock_path", lambda: tmp_path / "lock")
@@ -108,7 +113,7 @@ def here() -> Cpu:
     return dataclasses.replace(Cpu.detect(), cores=2, l2=1 << 20, l3=480 << 20, l3s=1)
 
 
-def test_rates_are_kept_and_measured_again_if_asked(measurements: list[MemoryRates], here: Cpu) -> None:
+def test_rates_are_kept_and_measured_again_if_asked(measurements: list[Any], here: Cpu) -> None:
     assert known_cached(here) is None
     assert memory_rates(here) == memory_rates(here) == RATES
     kept_measurements._measured.clear()
@@ -119,58 +124,86 @@ def test_rates_are_kept_and_measured_again_if_asked(measurements: list[MemoryRat
 
 
 @pytest.mark.parametrize("damage", ["", "{}", "[1, 2]", '{"sizes": 1}', "null"])
-def test_a_damaged_file_is_measured_anew(measurements: list[MemoryRates], here: Cpu, damage: str) -> None:
+def test_a_damaged_file_is_measured_anew(measurements: list[Any], here: Cpu, damage: str) -> None:
     memory_rates(here)
     kept_measurements._measured.clear()
-    module._path(here).write_text(damage)
+    module._kept(here).path.write_text(damage)
     assert memory_rates(here).cached == 7 << 20
 
 
-def test_a_disturbed_measurement_stands_until_one_is_undisturbed(measurements: list[MemoryRates], here: Cpu) -> None:
-    measurements.insert(0, dataclasses.replace(RATES, undisturbed=False))
+def test_a_disturbed_measurement_stands_until_one_is_undisturbed(measurements: list[Any], here: Cpu) -> None:
+    measurements[:] = [
+        dataclasses.replace(RATES, undisturbed=False),
+        dataclasses.replace(RATES, latency=2e-7, undisturbed=False),
+        RATES,
+        dataclasses.replace(RATES, cached=7 << 20, undisturbed=False),
+    ]
     assert memory_rates(here).cached == 6 << 20
     kept_measurements._measured.clear()
     assert not memory_rates(here).undisturbed  # from the file
     assert known_cached(here) is None  # a dip looks like the end of a cache
-    for seconds in (60.0, None):
-        measure_caches_within(here, seconds)
-    assert len(measurements) == 2
-    measurements.insert(0, dataclasses.replace(RATES, latency=2e-7, undisturbed=False))
     assert memory_rates(here, refresh=True).latency == 2e-7  # neither is right, and the newer one may be better
-    measure_caches_within(here, 600.0)
+    assert memory_rates(here, refresh=True) == RATES
     assert known_cached(here) == 6 << 20
-    measurements[0] = dataclasses.replace(RATES, cached=7 << 20, undisturbed=False)
     assert memory_rates(here, refresh=True) == RATES
     assert not measurements
 
 
-def test_what_was_measured_counts_and_the_machine_stays_the_same(measurements: list[MemoryRates], here: Cpu) -> None:
+def test_what_was_measured_counts_and_the_machine_stays_the_same(measurements: list[Any], here: Cpu) -> None:
+    measurements.insert(0, Caches(6 << 20))
     before = Cpu.detect()
     assert cached_bytes(here) == here.caches == 482 << 20
-    measure_caches_within(here, None)
+    measure_caches_within(here, math.inf)
     assert cached_bytes(here) == 6 << 20
     assert Cpu.detect() == before  # spaces, records and fleets depend on it
-    measure_caches_within(here, None)  # it is known
+    measure_caches_within(here, math.inf)  # it is known
+    kept_measurements._measured.clear()
+    measure_caches_within(here, math.inf)  # from the file
+    assert len(measurements) == 2
+
+
+def test_disturbed_caches_are_measured_again_by_a_later_tuning(measurements: list[Any], here: Cpu) -> None:
+    measurements[:] = [Caches(5 << 20, undisturbed=False), Caches(6 << 20)]
+    measure_caches_within(here, 5.0)
+    assert known_cached(here) is None
+    measure_caches_within(here, 5.0)
+    assert known_cached(here) == 6 << 20
+
+
+def test_whoever_knows_all_rates_knows_the_caches(measurements: list[Any], here: Cpu) -> None:
+    memory_rates(here)
+    measure_caches_within(here, math.inf)
+    assert known_cached(here) == 6 << 20
     assert len(measurements) == 1
 
 
-def test_a_short_tuning_measures_nothing(measurements: list[MemoryRates], here: Cpu) -> None:
-    measure_caches_within(here, 10.0)
+@pytest.mark.parametrize("damage", ["", "{}", '{"cached": -1, "undisturbed": true}', "null"])
+def test_a_damaged_file_of_the_caches_is_measured_anew(measurements: list[Any], here: Cpu, damage: str) -> None:
+    measurements[:] = [Caches(5 << 20), Caches(6 << 20)]
+    measure_caches_within(here, math.inf)
+    kept_measurements._measured.clear()
+    module._kept_caches(here).path.write_text(damage)
+    measure_caches_within(here, math.inf)
+    assert known_cached(here) == 6 << 20
+
+
+def test_a_short_tuning_measures_nothing(measurements: list[Any], here: Cpu) -> None:
+    measure_caches_within(here, granted(60.0))
     assert len(measurements) == 2
     assert cached_bytes(here) == here.caches
 
 
-def test_nothing_is_measured_without_a_third_level(measurements: list[MemoryRates], here: Cpu) -> None:
-    measure_caches_within(dataclasses.replace(here, l3=0), None)
+def test_nothing_is_measured_without_a_third_level(measurements: list[Any], here: Cpu) -> None:
+    measure_caches_within(dataclasses.replace(here, l3=0), math.inf)
     assert len(measurements) == 2
 
 
-def test_another_machine_is_taken_as_it_is(measurements: list[MemoryRates], here: Cpu) -> None:
+def test_another_machine_is_taken_as_it_is(measurements: list[Any], here: Cpu) -> None:
     memory_rates(here)
     board, emulated = here.with_runner("board:9090"), parse_machine("cpu/cortex-a72")
     assert isinstance(emulated, Cpu)
     for machine in (board, emulated, parse_machine("cuda/a100")):
-        measure_caches_within(machine, None)
+        measure_caches_within(machine, math.inf)
     assert (cached_bytes(board), cached_bytes(emulated)) == (here.caches, emulated.caches)
     with pytest.raises(MeasureError, match="cpu/cortex-a72 cannot be measured here: it is another machine"):
         memory_rates(emulated)

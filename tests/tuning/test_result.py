@@ -66,7 +66,7 @@ def test_the_peak_is_measured_before_the_workers_start(monkeypatch: pytest.Monke
     with open_store("sqlite://") as store:
         for _ in range(2):
             tune(WORKLOAD, target=TARGET, store=store, search="grid", trials=8, time=500.0)
-    assert steps == [500.0, "workers"]
+    assert steps == [pytest.approx(15.0), "workers"]  # at most 3% of its time
 
 
 def test_a_result_is_a_few_lines_of_text() -> None:

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from ..errors import InputError
 from ..machine.contract import CPU, Machine
+from ..machine.limits.kept_measurements import granted
 from ..machine.limits.peak import peak_within
 from ..machine.remote import tracker
 from .boards import BoardsMeasurer, HeldBoards
@@ -37,7 +38,7 @@ class ThisMachine(Site):
 
     def prepare(self, target: Machine, seconds: float | None) -> None:
         """Measures the peak."""
-        peak_within(target, seconds)
+        peak_within(target, granted(seconds))
 
     def measurer(self, setup: KernelSetup) -> AbstractContextManager[Measurer]:
         """See `Site.measurer`."""

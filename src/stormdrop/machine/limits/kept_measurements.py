@@ -19,12 +19,22 @@ from typing import Any, Generic, TypeVar
 
 import platformdirs
 
+from ..sharing.foreign_load import is_quiet
 from ..sharing.lock import MachineLock
 
 V = TypeVar("V")
 
-_SHARE = 0.2  # of a tuning's time
-_SHARE_AGAIN = 0.03  # of a tuning's time, if there is a measurement already
+_SHARE = 0.03  # of a tuning's time
+
+
+def granted(seconds: float | None) -> float:
+    """The wall seconds that a tuning may spend on measurements of the machine, all of them together: 3% of its time.
+
+    Args:
+        seconds: The wall seconds of the tuning; None is no bound.
+    """
+    return math.inf if seconds is None else _SHARE * seconds
+
 
 _measured: dict[Path, Any] = {}
 """What this process has measured, by the file that keeps it: whatever becomes of the file, once is enough."""
@@ -83,28 +93,29 @@ class KeptMeasurement(Generic[V]):
             keep(self.path, self.write(stands))
         return stands
 
-    def within(self, measure: Callable[[], V], cost: float, seconds: float | None) -> V | None:
-        """What is known, or what can be measured in a small part of a tuning's time; None if there is no such thing.
+    def within(self, measure: Callable[[float], V], cost: float, seconds: float) -> V | None:
+        """What is known, or what can be measured within some seconds; None if there is no such thing.
 
-        An undisturbed measurement stands. A disturbed one is measured again if that takes an even smaller part.
+        An undisturbed measurement stands. A disturbed one is measured again if nothing else uses the machine now.
 
         Args:
-            measure: Measures.
+            measure: Measures. Its argument is the seconds that it may wait for undisturbed windows, besides `cost`.
             cost: The seconds that it takes, about.
-            seconds: The wall seconds of the tuning; None is no bound.
+            seconds: The most wall seconds that it may take; infinity is no bound.
 
         Raises:
-            LockTimeout: The machine was not free in this part of the time.
+            LockTimeout: The machine was not free within this time.
         """
+        begin = time.perf_counter()
         known = self.known()
-        if known is None:
-            pays = seconds is None or cost <= seconds * _SHARE
-        else:
-            pays = not self.undisturbed(known) and seconds is not None and cost <= seconds * _SHARE_AGAIN
-        if not pays:
+        if cost > seconds or (known is not None and (self.undisturbed(known) or not is_quiet())):
             return known
-        deadline = math.inf if seconds is None else time.perf_counter() + _SHARE * seconds
-        return self.get(measure, refresh=known is not None, deadline=deadline)
+        deadline = begin + seconds
+
+        def measure_until_then() -> V:
+            return measure(max(0.0, deadline - cost - time.perf_counter()))
+
+        return self.get(measure_until_then, refresh=known is not None, deadline=deadline - cost)
 
     def _standing(self, known: V | None, measured: V) -> V:
         """What is known after a measurement."""

@@ -25,7 +25,9 @@ LOADS = ("numpy", "tvm")
 WINDOWS = 60
 """Windows per figure, a few milliseconds each. On a shared machine the best window is an undisturbed one."""
 
-_PATIENCE = 2.0  # seconds to wait for an undisturbed window
+PATIENCE = 2.0
+"""Seconds to wait for an undisturbed window."""
+
 _FULL_SHARE = 0.9  # of the cores' time: with less, something else ran on them
 _FEWEST = 5  # windows, however long they are
 _TIMEOUT = 60.0  # seconds; the two figures of the peak take about 2 s, and up to 4 s more beside other work
@@ -97,7 +99,7 @@ def compile_function(function: Any, mcpu: str, cores: int) -> Any:
 
 
 def best_window(
-    run: Callable[[], object], cores: int, fewest: int = WINDOWS, patience: float = _PATIENCE
+    run: Callable[[], object], cores: int, fewest: int = WINDOWS, patience: float = PATIENCE
 ) -> tuple[float, bool]:
     """Seconds of the fastest of some runs, and whether it had the cores for itself.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..process.memory import available_memory
 from .measuring import best_window, compile_function, main_function
-from .memory_rates import MemoryRates, last_cache
+from .memory_rates import Caches, MemoryRates, last_cache
 
 _LEAST, _MOST = 64 << 10, 1 << 30  # bytes of all cores' arrays together
 _RATIO = math.sqrt(2)  # from one size to the next
@@ -21,7 +21,7 @@ _FAR = 128 << 20  # bytes that suffice to leave an ordinary cache
 _VECTORS = 8  # registers that add up what is read
 _WINDOW = 1e-3  # seconds of a run, at least
 _RUNS, _PATIENCE = 5, 0.1
-_LINE = 64  # bytes that a cache loads at once
+_STRIDE = 256  # bytes between two places of the chain: more than a cache loads at once
 _LOADS = 100_000  # of the chain in a run
 _THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")  # whether Linux gives huge pages to whoever asks
 
@@ -34,45 +34,77 @@ def serve_memory_rates(connection: Connection, shape: Mapping[str, Any]) -> None
         shape: The machine, as `shape_of` describes it, with `l2s` and `l3s`: the bytes of its second- and of its
             third-level caches, each in all.
     """
-    import numpy as np
-    import tvm
-
-    cores, lanes = int(shape["cores"]), int(shape["lanes"])
-    second, third = int(shape["l2s"]), int(shape["l3s"])
-    block = 4 * _VECTORS * lanes  # bytes
-    largest = max(_LEAST, min(max(_BEYOND * (second + third), _FAR), _MOST, available_memory() // 8))
-    steps = max(1, round(math.log(largest / _LEAST, _RATIO)))
-    rows = [max(1, round(largest / _RATIO**step / cores / block)) for step in range(steps, -1, -1)]  # blocks of a core
-    length = rows[-1] * block // 4
-
-    def compiled(function: Any) -> Any:
-        return compile_function(function, shape["mcpu"], cores).jit()["main"]
-
-    sums = tvm.runtime.tensor(np.zeros((cores, block // 4), "float32"))
-    reads = compiled(read_function(cores, length, lanes))
-
-    def read_rates(x: Any, rows: Sequence[int]) -> list[tuple[float, bool]]:
-        return [_rate(lambda work: reads(x, sums, work), blocks, cores * blocks * block, cores) for blocks in rows]
-
-    read = read_rates(tvm.runtime.tensor(np.ones((cores, length), "float32")), rows)
-    pages = _huge_pages(cores, length)
-    huge = 0.0 if pages is None else read_rates(pages, rows[-1:])[0][0]
-    del pages  # the next arrays are as large
-    half = max(1, length // 2 // (block // 4)) * (block // 4)
-    copies = compiled(copy_function(cores, half, lanes))
-
-    def copy_rates(x: Any, y: Any) -> list[tuple[float, bool]]:
-        halves = [max(1, count // 2) for count in rows]
-        return [_rate(lambda work: copies(x, y, work), blocks, 2 * cores * blocks * block, cores) for blocks in halves]
-
-    copy = copy_rates(*(tvm.runtime.tensor(np.ones((cores, half), "float32")) for _ in range(2)))
-    sizes = [cores * blocks * block for blocks in rows]
-    rates = [rate for rate, _ in read]
+    loops = _Loops(shape)
+    rows = loops.rows
+    read = loops.read(_ones(loops.cores, loops.length), rows)
+    huge = loops.read(_ones(loops.cores, loops.length, huge_pages=True), rows[-1:])[0][0] if _has_huge_pages() else 0.0
+    copy = loops.copy()
+    sizes, rates = loops.sizes(rows), [rate for rate, _ in read]
     undisturbed = all(calm for _, calm in (*read, *copy))
-    latency = _latency(compiled, largest)
-    cached = last_cache(sizes, rates, second, third)
+    latency = _latency(loops.compiled, loops.largest)
+    cached = last_cache(sizes, rates, loops.second, loops.third)
     copied = tuple(rate for rate, _ in copy)
     connection.send(MemoryRates(tuple(sizes), tuple(rates), copied, huge, latency, cached, undisturbed))
+
+
+def serve_caches(connection: Connection, shape: Mapping[str, Any]) -> None:
+    """Measures only what the caches hold: by reading arrays that are larger than a half of the second level.
+
+    Args:
+        connection: Where the result goes.
+        shape: As in `serve_memory_rates`.
+    """
+    loops = _Loops(shape)
+    rows = [blocks for blocks, size in zip(loops.rows, loops.sizes(loops.rows), strict=True) if 2 * size > loops.second]
+    read = loops.read(_ones(loops.cores, loops.length), rows)
+    cached = last_cache(loops.sizes(rows), [rate for rate, _ in read], loops.second, loops.third)
+    connection.send(Caches(cached, all(calm for _, calm in read)))
+
+
+class _Loops:
+    """The kernels that read and copy, and the arrays that they go over.
+
+    Args:
+        shape: As in `serve_memory_rates`.
+    """
+
+    def __init__(self, shape: Mapping[str, Any]) -> None:
+        self.cores, self._lanes, self._mcpu = int(shape["cores"]), int(shape["lanes"]), shape["mcpu"]
+        self.second, self.third = int(shape["l2s"]), int(shape["l3s"])
+        self._block = block = 4 * _VECTORS * self._lanes  # bytes
+        beyond = max(_BEYOND * (self.second + self.third), _FAR)
+        self.largest = largest = max(_LEAST, min(beyond, _MOST, available_memory() // 8))
+        steps = max(1, round(math.log(largest / _LEAST, _RATIO)))
+        self.rows = [max(1, round(largest / _RATIO**step / self.cores / block)) for step in range(steps, -1, -1)]
+        """The blocks that a core goes over, from few to many."""
+        self.length = self.rows[-1] * block // 4
+
+    def compiled(self, function: Any) -> Any:
+        """A function that can be called."""
+        return compile_function(function, self._mcpu, self.cores).jit()["main"]
+
+    def sizes(self, rows: Sequence[int]) -> list[int]:
+        """Bytes of the arrays of all cores together."""
+        return [self.cores * blocks * self._block for blocks in rows]
+
+    def read(self, x: Any, rows: Sequence[int]) -> list[tuple[float, bool]]:
+        """Bytes/s of reading, and whether it ran undisturbed, for some numbers of blocks."""
+        import numpy as np
+        import tvm
+
+        sums = tvm.runtime.tensor(np.zeros((self.cores, self._block // 4), "float32"))
+        reads = self.compiled(read_function(self.cores, self.length, self._lanes))
+        given = zip(rows, self.sizes(rows), strict=True)
+        return [_rate(lambda work: reads(x, sums, work), blocks, size, self.cores) for blocks, size in given]
+
+    def copy(self) -> list[tuple[float, bool]]:
+        """Bytes/s of copying, and whether it ran undisturbed, where both arrays together have each of the sizes."""
+        half = max(1, self.length // 2 // (self._block // 4)) * (self._block // 4)
+        copies = self.compiled(copy_function(self.cores, half, self._lanes))
+        x, y = (_ones(self.cores, half) for _ in range(2))
+        halves = [max(1, blocks // 2) for blocks in self.rows]
+        given = zip(halves, self.sizes(halves), strict=True)
+        return [_rate(lambda work: copies(x, y, work), blocks, 2 * size, self.cores) for blocks, size in given]
 
 
 def _rate(run: Callable[[Any], object], blocks: int, size: int, cores: int) -> tuple[float, bool]:
@@ -105,18 +137,25 @@ def _seconds(run: Callable[[Any], object], given: Any) -> float:
     return time.perf_counter() - begin
 
 
-def _huge_pages(cores: int, length: int) -> Any:
-    """An array of ones in huge pages, as `read_function` takes it; None if the system has no huge pages."""
+def _has_huge_pages() -> bool:
+    """Whether the system gives huge pages to whoever asks."""
+    if not hasattr(mmap, "MADV_HUGEPAGE") or not _THP.exists() or "[never]" in _THP.read_text():
+        return False
+    try:
+        mmap.mmap(-1, mmap.PAGESIZE).madvise(mmap.MADV_HUGEPAGE)
+    except OSError:  # a kernel without them
+        return False
+    return True
+
+
+def _ones(cores: int, length: int, huge_pages: bool = False) -> Any:
+    """An array of ones as `read_function` takes it, whose pages are written once."""
     import numpy as np
     import tvm
 
-    if not hasattr(mmap, "MADV_HUGEPAGE") or not _THP.exists() or "[never]" in _THP.read_text():
-        return None
     pages = mmap.mmap(-1, 4 * cores * length)
-    try:
+    if huge_pages:
         pages.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # a kernel without them
-        return None
     array = np.frombuffer(pages, "float32").reshape(cores, length)
     array[:] = 1.0
     return tvm.runtime.from_dlpack(array)
@@ -127,13 +166,12 @@ def _latency(compiled: Callable[[Any], Any], size: int) -> float:
     import numpy as np
     import tvm
 
-    per_line = _LINE // 4
-    lines = size // _LINE
-    order = np.random.default_rng(0).permutation(lines).astype("int32")
-    chain = np.zeros(lines * per_line, "int32")
-    chain[order * per_line] = np.roll(order, -1) * per_line
+    count, step = size // _STRIDE, _STRIDE // 4
+    order = np.random.default_rng(0).permutation(np.arange(count, dtype="int32"))
+    chain = np.frombuffer(mmap.mmap(-1, count * _STRIDE), "int32")
+    chain[order * step] = np.roll(order, -1) * step
     kernel = compiled(chain_function(len(chain), _LOADS))
-    given, place = tvm.runtime.tensor(chain), tvm.runtime.tensor(np.zeros(1, "int32"))
+    given, place = tvm.runtime.from_dlpack(chain), tvm.runtime.tensor(np.zeros(1, "int32"))
     return best_window(lambda: kernel(given, place), 1, fewest=_RUNS, patience=_PATIENCE)[0] / _LOADS
 
 

@@ -17,7 +17,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import MeasureError
@@ -32,7 +31,7 @@ _METHOD = 1  # part of the key of what is kept: raise it when what is measured c
 _DISTINCT = 1.25  # times as fast as memory: what is slower than that is no cache worth the name
 _SURELY = 1.5  # times what all caches hold: such an array does not lie in them
 _FARTHEST = 3  # sizes whose median rate is that of memory
-_COST = 6.0  # seconds, about, of a measurement
+_COST = 2.5  # seconds, about, to find out what the caches hold
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,19 @@ class MemoryRates:
     undisturbed: bool = True
 
 
+@dataclass(frozen=True)
+class Caches:
+    """What the caches of a machine hold, which takes a third of the time of all its `MemoryRates`.
+
+    Attributes:
+        cached: Bytes that the caches of all cores hold.
+        undisturbed: False if something else used the cores in all windows of a size.
+    """
+
+    cached: int
+    undisturbed: bool = True
+
+
 def memory_rates(target: Cpu, refresh: bool = False, deadline: float = math.inf) -> MemoryRates:
     """The rates of this machine's memory and caches.
 
@@ -78,19 +90,20 @@ def memory_rates(target: Cpu, refresh: bool = False, deadline: float = math.inf)
     return _kept(target).get(lambda: _measure_in_child(target), refresh, deadline)
 
 
-def measure_caches_within(target: Machine, seconds: float | None) -> None:
-    """Measures what this machine's caches hold, unless it is known, if that takes a small part of a tuning's time.
+def measure_caches_within(target: Machine, seconds: float) -> None:
+    """Measures what this machine's caches hold, unless it is known, if that can be done within some seconds.
 
     Args:
         target: The machine, with the number of cores to use. Another machine than this one is not measured.
-        seconds: The wall seconds of the tuning; None is no bound.
+        seconds: The most wall seconds that it may take; infinity is no bound.
     """
     from ..cpu import Cpu
 
     if not isinstance(target, Cpu) or target.runner or target.triple or not target.l3:
         return
-    with contextlib.suppress(MeasureError):  # a tuning does with what is reported
-        _kept(target).within(lambda: _measure_in_child(target), _COST, seconds)
+    if known_cached(target) is None:
+        with contextlib.suppress(MeasureError):  # a tuning does with what is reported
+            _kept_caches(target).within(lambda _: _measure_caches_in_child(target), _COST, seconds)
 
 
 def cached_bytes(target: Cpu) -> int:
@@ -111,8 +124,10 @@ def known_cached(target: Cpu) -> int | None:
     Args:
         target: This machine, with the number of cores to use.
     """
-    known = _kept(target).known()
-    return known.cached if known is not None and known.undisturbed else None
+    for known in (_kept(target).known(), _kept_caches(target).known()):
+        if known is not None and known.undisturbed:
+            return known.cached
+    return None
 
 
 def last_cache(sizes: Sequence[int], read: Sequence[float], second: int, third: int) -> int:
@@ -149,12 +164,18 @@ def last_cache(sizes: Sequence[int], read: Sequence[float], second: int, third: 
     return max(second, min(round(inside), whole))
 
 
-def _path(target: Cpu) -> Path:
-    return kept_file("memory", [_METHOD, target.cpu, target.cores, target.l1, target.l2, target.l3, target.l3s])
+def _identity(target: Cpu) -> list[Any]:
+    return [_METHOD, target.cpu, target.cores, target.l1, target.l2, target.l3, target.l3s]
 
 
 def _kept(target: Cpu) -> KeptMeasurement[MemoryRates]:
-    return KeptMeasurement(_path(target), asdict, _read, lambda known: known.undisturbed)
+    path = kept_file("memory", _identity(target))
+    return KeptMeasurement(path, asdict, _read, lambda known: known.undisturbed)
+
+
+def _kept_caches(target: Cpu) -> KeptMeasurement[Caches]:
+    path = kept_file("caches", _identity(target))
+    return KeptMeasurement(path, asdict, _read_caches, lambda known: known.undisturbed)
 
 
 def _read(document: Any) -> MemoryRates:
@@ -165,7 +186,22 @@ def _read(document: Any) -> MemoryRates:
     return rates
 
 
+def _read_caches(document: Any) -> Caches:
+    caches = Caches(int(document["cached"]), document["undisturbed"] is True)
+    if caches.cached < 0:
+        raise ValueError("no size of caches")
+    return caches
+
+
 def _measure_in_child(target: Cpu) -> MemoryRates:
-    shape = {**shape_of(target), "l2s": target.cores * target.l2, "l3s": target.l3s * target.l3}
     serve = "stormdrop.machine.limits.memory_loops:serve_memory_rates"
-    return measured_in_child(serve, shape, MemoryRates, "measuring this machine's memory")
+    return measured_in_child(serve, _shape(target), MemoryRates, "measuring this machine's memory")
+
+
+def _measure_caches_in_child(target: Cpu) -> Caches:
+    serve = "stormdrop.machine.limits.memory_loops:serve_caches"
+    return measured_in_child(serve, _shape(target), Caches, "measuring this machine's caches")
+
+
+def _shape(target: Cpu) -> dict[str, Any]:
+    return {**shape_of(target), "l2s": target.cores * target.l2, "l3s": target.l3s * target.l3}

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from ..contract import Machine
     from ..cpu import Cpu
 
-_COST = 3.0  # seconds, about, of a measurement
+_COST = 1.4  # seconds, about, of a measurement that nothing disturbs
+_PATIENCE = 4.0  # seconds to wait for undisturbed windows, at most
 _METHOD = 1  # part of the cache's key: raise it when what is measured changes
 
 
@@ -71,7 +72,7 @@ def peak(target: Machine, refresh: bool = False, deadline: float = math.inf) -> 
     cpu = require_cpu(target, f"the limits of {target.name} are not known")
     if target.runner:
         raise MeasureError(f"the limits of the machine at {target.runner} are not known")
-    return _kept(cpu).get(lambda: _measure_in_child(shape_of(cpu)), refresh, deadline)
+    return _kept(cpu).get(lambda: _measure_in_child(_shape(cpu, _PATIENCE)), refresh, deadline)
 
 
 def known_peak(target: Machine) -> Peak | None:
@@ -94,19 +95,19 @@ def known_peak(target: Machine) -> Peak | None:
     return _kept(target).known()
 
 
-def peak_within(target: Machine, seconds: float | None) -> Peak | None:
-    """The limits of a machine if they are known, or if they can be measured in a small part of a tuning's time.
+def peak_within(target: Machine, seconds: float) -> Peak | None:
+    """The limits of a machine if they are known, or if they can be measured within some seconds.
 
     Args:
         target: The machine, with the number of cores to use.
-        seconds: The wall seconds of the tuning; None is no bound.
+        seconds: The most wall seconds that the measurement may take; infinity is no bound.
     """
     from ..cpu import Cpu
 
     if target.stated_limits is not None or not isinstance(target, Cpu) or target.runner:
         return known_peak(target)
     try:
-        return _kept(target).within(lambda: _measure_in_child(shape_of(target)), _COST, seconds)
+        return _kept(target).within(lambda patience: _measure_in_child(_shape(target, patience)), _COST, seconds)
     except (MeasureError, TargetError):  # a tuning does without them
         return known_peak(target)
 
@@ -133,6 +134,10 @@ def _read(document: Any) -> Peak:
 def _higher(known: Peak, measured: Peak) -> Peak:
     """Of two that were disturbed, which are both too low."""
     return Peak(max(known.flops, measured.flops), max(known.bandwidth, measured.bandwidth), undisturbed=False)
+
+
+def _shape(target: Cpu, patience: float) -> dict[str, Any]:
+    return {**shape_of(target), "patience": min(patience, _PATIENCE)}
 
 
 def _measure_in_child(shape: Mapping[str, Any]) -> Peak:

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ..process.memory import available_memory
-from .measuring import best_window, compile_function, main_function
+from .measuring import PATIENCE, best_window, compile_function, main_function
 from .peak import Peak
+
+_COPIES = 10
+"""Windows of the copy: each takes up to a tenth of a second, if the last cache is a large one."""
 
 
 def serve_peak(connection: Connection, shape: Mapping[str, Any]) -> None:
-    """Measures the peak in a child process, whose parent holds the machine-wide lock."""
-    flops, calm_flops = measure_flops(shape)
-    bandwidth, calm_copy = _measure_bandwidth(shape)
+    """Measures the peak in a child process, whose parent holds the machine-wide lock.
+
+    Args:
+        connection: Where the result goes.
+        shape: The machine, as `shape_of` describes it, with `patience`: the seconds to wait for undisturbed windows.
+    """
+    end = time.perf_counter() + float(shape["patience"])
+    flops, calm_flops = measure_flops(shape, patience=_left(end) / 2)
+    bandwidth, calm_copy = _measure_bandwidth(shape, _left(end))
     connection.send(Peak(flops, bandwidth, undisturbed=calm_flops and calm_copy))
 
 
-def measure_flops(shape: Mapping[str, Any], steps: int = 400_000) -> tuple[float, bool]:
+def _left(end: float) -> float:
+    return max(0.0, end - time.perf_counter())
+
+
+def measure_flops(shape: Mapping[str, Any], steps: int = 400_000, patience: float = PATIENCE) -> tuple[float, bool]:
     """Measures the multiply-add loop in this process, which must use as many threads as the machine has cores.
 
     Args:
         shape: The machine, as `shape_of` describes it.
         steps: How often each register is multiplied and added to in a window.
+        patience: Seconds to wait for an undisturbed window.
 
     Returns:
         FLOP/s, and whether the best window ran undisturbed.
@@ -38,25 +53,25 @@ def measure_flops(shape: Mapping[str, Any], steps: int = 400_000) -> tuple[float
     factors = np.stack([np.full(lanes, 1.0000001), np.full(lanes, 1e-9)]).astype("float32")
     x = tvm.runtime.tensor(factors)
     out = tvm.runtime.tensor(np.zeros((cores, vectors * lanes), "float32"))
-    seconds, undisturbed = best_window(lambda: kernel(x, out), cores)
+    seconds, undisturbed = best_window(lambda: kernel(x, out), cores, patience=patience)
     return 2.0 * cores * vectors * lanes * steps / seconds, undisturbed
 
 
-def _measure_bandwidth(shape: Mapping[str, Any]) -> tuple[float, bool]:
+def _measure_bandwidth(shape: Mapping[str, Any], patience: float) -> tuple[float, bool]:
     """Bytes/s of the copy, and whether it ran undisturbed.
 
-    An array has four times the size of the last cache, at least 64 MiB and at most 1 GiB.
+    An array has four times the size of the last cache, at least 64 MiB and at most 512 MiB. The copies themselves touch
+    its pages for the first time, on all cores.
     """
-    import numpy as np
     import tvm
 
     cores, lanes = int(shape["cores"]), int(shape["lanes"])
-    size = min(max(4 * int(shape["l3"]), 64 << 20), 1 << 30, available_memory() // 4)
+    size = min(max(4 * int(shape["l3"]), 64 << 20), 1 << 29, available_memory() // 4)
     length = max(1, size // 4 // cores // lanes) * lanes
     kernel = compile_function(copy_function(cores, length, lanes), shape["mcpu"], cores).jit()["main"]
-    a = tvm.runtime.tensor(np.ones((cores, length), "float32"))
-    b = tvm.runtime.tensor(np.zeros((cores, length), "float32"))
-    seconds, undisturbed = best_window(lambda: kernel(a, b), cores)
+    a, b = (tvm.runtime.empty((cores, length), "float32") for _ in range(2))
+    kernel(b, a)  # what was never written would be read from one page of zeros
+    seconds, undisturbed = best_window(lambda: kernel(a, b), cores, _COPIES, patience)
     return 8.0 * cores * length / seconds, undisturbed
 
 

@@ -125,6 +125,23 @@ def disturbed(run: Counters, limits: LoadThresholds) -> bool:
     return run.involuntary is not None and run.involuntary > limits.switches + limits.switches_per_second * run.wall
 
 
+def is_quiet(seconds: float = 0.1) -> bool:
+    """Whether nothing uses the cores now, while this process waits for some moments.
+
+    Args:
+        seconds: How long to watch. The ticks that are counted have 10 ms.
+
+    Example:
+        >>> is_quiet(0.0)
+        True
+    """
+    before = read_counters()
+    time.sleep(seconds)
+    run = read_counters() - before
+    taken = (run.busy or 0.0) - (run.own_cpu or 0.0) + (run.stolen or 0.0)
+    return taken <= LoadThresholds().foreign_cores * run.wall
+
+
 class LoadWatch:
     """Judges runs one after the other: each run by itself, and the ticks of the latest runs together."""
 

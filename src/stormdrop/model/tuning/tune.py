@@ -17,6 +17,7 @@ from typing import Any
 from ... import events
 from ...errors import InputError, ModelError
 from ...machine.cpu import Cpu, keeping_denormals
+from ...machine.limits.kept_measurements import granted
 from ...machine.limits.memory_rates import measure_caches_within
 from ...machine.limits.peak import peak_within
 from ...machine.remote import rpc
@@ -226,8 +227,9 @@ def tune_model_with(
         feeds = [reference.feeds for reference in references]
         of_kernels = chosen_precision.of_kernels()
     with run.phase("peak"):
-        peak_within(machine, run.left)  # results are compared with it
-        measure_caches_within(machine, run.left)  # kernels are timed with weights that stay in them, or not
+        end = clock.perf_counter() + granted(run.seconds)
+        peak_within(machine, granted(run.seconds))  # results are compared with it
+        measure_caches_within(machine, end - clock.perf_counter())  # kernels are timed with weights in them, or not
     budget = Budget(options.trials, run.seconds, run.begin)
     with (
         open_store(None) if store is None else nullcontext(store) as opened,
