@@ -4,6 +4,7 @@
     Noise, compare                     our test: samples in groups, groups in batches
     median_interval, ratio_interval    what a report says about a result
     plainly_faster                     what a few rounds are enough for, if the noise is bounded
+    plainly_faster_beside_load         the same beside other load
 
 All times are seconds. A *group* is the samples that one request brought, taken back to back. A *batch* is the
 groups that were taken within the same seconds or minutes.
@@ -38,6 +39,13 @@ MOST_NOISE = 0.25
 """The standard deviation of the logarithm of a round's ratio that `plainly_faster` assumes.
 
 Of 2,336 rounds of two convolutions (20 and 10 ms) on a noisy virtual machine with two cores, it was 0.07.
+"""
+
+RARELY_TWICE = 0.05
+"""The share of rounds beside other load in which one of two equal kernels takes twice as long as the other, or longer.
+
+It was 0.05 for the worst of four kernels beside a busy loop, on two cores of a virtual machine (Emerald Rapids,
+November 2026): one ratio of ten differed from 1 by a factor of 1.9 to one of the sides.
 """
 
 
@@ -306,6 +314,39 @@ def plainly_faster(challenger_rounds: Sequence[float], incumbent_rounds: Sequenc
     gains = [math.log(incumbent / challenger) for challenger, incumbent in pairs]
     error = statistics.NormalDist().inv_cdf(1 - alpha) * MOST_NOISE / math.sqrt(len(gains))
     return statistics.stdev(gains) <= MOST_NOISE and statistics.fmean(gains) > error
+
+
+def plainly_faster_beside_load(
+    challenger_rounds: Sequence[float], incumbent_rounds: Sequence[float], alpha: float = 0.05
+) -> bool:
+    """Whether a kernel is faster beyond doubt in interleaved rounds that other work has disturbed.
+
+    Now and then a round takes several times as long there, and Student's interval is wide however many rounds there
+    are. Two tests bear that, each with half of `alpha`. One is by the ranks of all rounds, which needs seven or more
+    for a small `alpha`. The other counts the rounds in which the challenger has taken half of the incumbent's time or
+    less: with equal kernels that happens in at most `RARELY_TWICE` of them. Like `plainly_faster` it serves to choose.
+
+    Args:
+        challenger_rounds: The seconds of one kernel, one per round.
+        incumbent_rounds: The seconds of the other kernel in the same rounds.
+        alpha: The probability to call a challenger faster that is not, if the noise is as assumed.
+
+    Raises:
+        ValueError: The two differ in length, or are empty.
+
+    Example:
+        >>> plainly_faster_beside_load([85.0, 91.0, 120.0], [435.0, 440.0, 3100.0], alpha=1e-3)
+        True
+        >>> plainly_faster_beside_load([85.0, 91.0, 820.0], [135.0, 440.0, 130.0], alpha=1e-3)
+        False
+    """
+    pairs = list(zip(challenger_rounds, incumbent_rounds, strict=True))
+    half = sum(incumbent >= 2 * challenger for challenger, incumbent in pairs)
+    chance = sum(
+        math.comb(len(pairs), count) * RARELY_TWICE**count * (1 - RARELY_TWICE) ** (len(pairs) - count)
+        for count in range(half, len(pairs) + 1)
+    )
+    return chance <= alpha / 2 or rank(challenger_rounds, incumbent_rounds, alpha / 2)
 
 
 # Helpers

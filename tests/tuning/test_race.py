@@ -135,8 +135,46 @@ def test_few_rounds_of_equal_kernels_choose_the_default(noise: float, rounds: in
     wrong = 0
     for _ in range(100):
         models = [rng.lognormal(0, noise, (4, rounds)) for _ in range(20)]
-        decided = [race.decide(default, dict(zip([default, *others], each, strict=True)), races=20) for each in models]
+        tables = [dict(zip([default, *others], map(tuple, each), strict=True)) for each in models]
+        decided = [race.decide(default, samples, races=20) for samples in tables]
         wrong += any(decision is None or decision.winner != default for decision in decided)
+    assert wrong <= 6  # 5% of 100 models are 5
+
+
+def beside_load(rng: np.random.Generator, seconds: float, rounds: int) -> tuple[float, ...]:
+    """Rounds of a kernel beside a busy core.
+
+    On two cores of a virtual machine (Emerald Rapids, November 2026), the ratio of two rounds of one kernel was within
+    a factor of 1.2 to 1.9 in nine of ten cases, and five or more in one of a hundred.
+    """
+    slower = rng.choice([1.0, 1.6, 5.0], rounds, p=[0.8, 0.17, 0.03])
+    return tuple(seconds * slower * rng.lognormal(0, 0.12, rounds))
+
+
+@pytest.mark.parametrize(("faster", "rounds", "least"), [(5.1, 7, 95), (3.0, 10, 95), (2.0, 20, 95)])
+def test_a_fast_candidate_wins_beside_other_load(faster: float, rounds: int, least: int) -> None:
+    """Student's interval is wide because single rounds are slow, however clearly all the others speak."""
+    default, other = Candidate("s", (0,)), Candidate("s", (1,))
+    rng = np.random.default_rng(0)
+    won = 0
+    for _ in range(100):
+        samples = {default: beside_load(rng, 435e-6, rounds), other: beside_load(rng, 435e-6 / faster, rounds)}
+        decided = race.decide(default, samples, disturbed=True, races=50)
+        assert decided is not None and decided.speedup is None
+        won += decided.winner == other
+    assert won >= least
+
+
+@pytest.mark.parametrize("rounds", [3, 8, 15])
+def test_equal_kernels_choose_the_default_beside_other_load(rounds: int) -> None:
+    default, *others = (Candidate("s", (i,)) for i in range(4))
+    rng = np.random.default_rng(1)
+    wrong = 0
+    for _ in range(100):
+        for _ in range(20):
+            samples = {candidate: beside_load(rng, 1e-3, rounds) for candidate in (default, *others)}
+            decided = race.decide(default, samples, disturbed=True, races=20)
+            wrong += decided is None or decided.winner != default
     assert wrong <= 6  # 5% of 100 models are 5
 
 
@@ -196,7 +234,7 @@ def test_the_races_of_a_model_are_one_family() -> None:
         models = 0
         for _ in range(60):
             samples = [rng.lognormal(0, 0.02, (2, 15)) for _ in range(40)]
-            decided = [race.decide(default, {default: a, other: b}, races=races) for a, b in samples]
+            decided = [race.decide(default, {default: tuple(a), other: tuple(b)}, races=races) for a, b in samples]
             models += any(decision is not None and decision.winner == other for decision in decided)
         return models
 

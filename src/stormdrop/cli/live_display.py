@@ -58,10 +58,12 @@ class LiveDisplay:
 
     def _status(self, progress: Progress, width: int) -> Text:
         failed = f" ({progress.failed} failed)" if progress.failed else ""
-        words = f"{progress.trials} trials{failed}"
+        words = f"{progress.trials} trials{failed}" if progress.trials or progress.kernels else "no trials yet"
         if progress.best_seconds is not None:
             first = f" from {seconds(self._curve[0])}" if len(self._curve) > 1 else ""
             words += f", {progress.of} {seconds(progress.best_seconds)}{first}"
+        for name, peer in (("untuned", progress.untuned_seconds), ("onnxruntime", progress.peer_seconds)):
+            words += f", {name} {seconds(peer)}" if peer is not None else ""
         line = Text(words, overflow="ellipsis", no_wrap=True)
         if len(self._curve) > 1 and len(words) + 2 + _POINTS <= width:
             line.append(f"  {sparkline(self._curve)}", "green")

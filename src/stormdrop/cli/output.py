@@ -50,6 +50,11 @@ def say(text: str) -> None:
     print(without_passwords(text), file=sys.stderr, flush=True)
 
 
+def on_terminal() -> bool:
+    """Whether standard output is a terminal, and tables are fitted to its width."""
+    return Console().is_terminal
+
+
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None, spare: Sequence[str] = ()
 ) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,12 +18,44 @@ from .live_display import LiveDisplay
 from .output import say, seconds
 
 if TYPE_CHECKING:
-    from ..tuning.result import KernelProgress
-    from ..tuning.result import Progress as TuningProgress
+    from ..tuning.result import KernelProgress, Progress
 
 _EVERY = 5.0  # seconds between plain lines
 _WIDTH = 80  # columns that a plain line has, so that a log can be read
 _PER_SECOND = 1.0  # how often the display is drawn anew: each time costs some milliseconds beside what is measured
+
+
+@contextlib.contextmanager
+def loading(opening: str) -> Iterator[None]:
+    """Shows on a terminal what is tuned while TVM is loaded, and for how many seconds that takes.
+
+    A process with a second thread cannot be forked, so a timer draws the line. It draws none while the system loads a
+    library.
+
+    Args:
+        opening: What is tuned.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not (main and sys.stderr.isatty() and hasattr(signal, "setitimer")):
+        yield
+        return
+    begin = time.monotonic()
+
+    def draw(*_: object) -> None:
+        words = f"{opening}: loading TVM, {time.monotonic() - begin:.0f} s"
+        sys.stderr.write(f"\r{words[: Console(stderr=True).width - 1]}")
+        sys.stderr.flush()
+
+    before = signal.signal(signal.SIGALRM, draw)
+    signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
+    draw()
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
 
 
 class Reporter:
@@ -28,16 +64,17 @@ class Reporter:
     It is a context manager, so that the display is removed however the run ends.
     """
 
-    def __init__(self, trials: int | None, opening: str = "") -> None:
+    def __init__(self, trials: int | None, opening: str = "", started: float | None = None) -> None:
         """A reporter that has shown nothing yet.
 
         Args:
             trials: The most trials of the run; None is no bound.
             opening: A line that is shown once, with the first progress. An error in the input is found before that, so
                 its message stands alone.
+            started: When the run began, a reading of `time.perf_counter`; now by default.
         """
         self._trials = trials
-        self._opening = opening
+        self._opening, self._started = opening, started
         self._live: Live | None = None
         self._last = time.monotonic()
         self._message = ""
@@ -49,6 +86,10 @@ class Reporter:
 
     def __enter__(self) -> Reporter:
         if self._live:
+            from ..tuning.result import Progress  # loads NumPy, which a wrong option should not wait for
+
+            begun = 0.0 if self._started is None else time.perf_counter() - self._started
+            self._display.show(Progress(0, 0, None, begun, None, "reading"), 0.0)
             self._live.start()
         return self
 
@@ -58,10 +99,12 @@ class Reporter:
         if self._live:
             self._live.stop()
 
-    def __call__(self, progress: TuningProgress) -> None:
+    def __call__(self, progress: Progress) -> None:
         """Shows how far the run is."""
         if self._live:
             self._display.show(progress, self._share(progress))
+            return
+        if progress.checking:
             return
         if self._opening:
             say(self._opening)
@@ -77,7 +120,7 @@ class Reporter:
             rest = f"{_detail(progress)}, {progress.elapsed:.0f} s{_left(progress)}"
             say(_with_name(progress.message, rest))
 
-    def _share(self, progress: TuningProgress) -> float:
+    def _share(self, progress: Progress) -> float:
         """The fraction of the budget that is spent: of the time or of the trials, whichever is larger."""
         shares = [0.0]
         if progress.budget_seconds:
@@ -87,14 +130,14 @@ class Reporter:
         return min(1.0, max(shares))
 
 
-def _left(progress: TuningProgress) -> str:
+def _left(progress: Progress) -> str:
     """The time that is left, as the end of a line; empty if the time is not bounded."""
     if not progress.budget_seconds:
         return ""
     return f", {max(0.0, progress.budget_seconds - progress.elapsed):.0f} s left"
 
 
-def _detail(progress: TuningProgress) -> str:
+def _detail(progress: Progress) -> str:
     """The trials and the best time so far."""
     failed = f" ({progress.failed} failed)" if progress.failed else ""
     best = f", {progress.of} {seconds(progress.best_seconds)}" if progress.best_seconds else ""

@@ -147,6 +147,22 @@ def profiles(
     ]
 
 
+def seconds_by_task(model: CompiledModel, measured: Profile) -> dict[int, list[float]]:
+    """Seconds of all kernels of each task together, in each round of a profile, by the index of the task.
+
+    Args:
+        model: The model.
+        measured: Its profile.
+    """
+    seconds: dict[int, list[float]] = {}
+    for kernel in measured.kernels:
+        index = model.symbols.get(kernel.name)
+        if index is not None:
+            so_far = seconds.get(index, [0.0] * len(kernel.rounds))
+            seconds[index] = [a + b for a, b in zip(so_far, kernel.rounds, strict=True)]
+    return seconds
+
+
 @dataclass(frozen=True)
 class PartTime:
     """The time of a part of a model that onnxruntime runs.

@@ -6,6 +6,7 @@ plots/          their plots
 summary.py      the document of a comparison of searches: the summary of the runs of each search
 differences.py  whether searches differ, with intervals and corrected p-values
 kernels.py      what a page shows of each kernel of a model; the roofline
+headline.py     what the tuning of a model has brought, in a sentence
 diagnosis.py    why a kernel is not faster, in sentences
 code.py         programs with their syntax highlighted
 formatting.py   numbers, times and configurations as people read them

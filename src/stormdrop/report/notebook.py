@@ -10,6 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from .formatting import config, interval, ratios, time
+from .headline import headline
 from .plots.model_plots import latencies, over_time
 from .plots.svg import inline
 
@@ -74,7 +75,8 @@ def model_html(document: Document) -> str:
     left = len(tasks) - len(kernels)
     return _whole(
         str(document["model"]),
-        _table(("", "latency", "95% interval"), rows)
+        Markup("<p>{}</p>").format(headline(document))
+        + _table(("", "latency", "95% interval"), rows)
         + _table(("kernel", "calls", "each, alone", "sketch"), kernels)
         + (Markup("<p>and {} more kernels</p>").format(left) if left else Markup())
         + _effort(document)

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..statistics import Interval, plainly_faster, ratio_interval
+from ..statistics import Interval, plainly_faster, plainly_faster_beside_load, ratio_interval
 from ..trial import Candidate
 
 RACE_SECONDS = 1.0
@@ -35,7 +35,7 @@ class RaceResult:
         seconds: The winner's samples.
         default: The default's samples; None if the default does not work.
         speedup: The default's time over the winner's. None if there is nothing to compare with, if the difference is
-            not significant (the winner is then the default, or plainly faster), or if the race was disturbed.
+            not significant (the winner is then the default, or faster beyond doubt), or if the race was disturbed.
     """
 
     winner: Candidate
@@ -71,10 +71,11 @@ def decide(
 
     The winner is the fastest candidate that is significantly faster than the default. The confidence is 95% for all
     comparisons of all races together (Bonferroni: with r races of k challengers each, an interval has a confidence of
-    1 - 0.05 / (r k)). A candidate that is plainly faster wins, too: in the race of a large model, a kernel of 20 ms has
-    only three rounds. Their interval is so wide that the default would win over a candidate that takes a third of its
-    time. Nothing is claimed for such a winner. If no candidate is faster in either way, the default wins. If the
-    default does not work, the fastest candidate wins.
+    1 - 0.05 / (r k)). A candidate that is faster beyond doubt wins, too. In the race of a large model, a kernel of
+    20 ms has only three rounds: their interval is so wide that the default would win over a candidate that takes a
+    third of its time (`plainly_faster`). Beside other load single rounds take several times as long, and make the
+    interval wide however many there are (`plainly_faster_beside_load`). Nothing is claimed for such a winner. If
+    no candidate is faster in either way, the default wins. If the default does not work, the fastest candidate wins.
 
     Args:
         default: The candidate that the others are compared with.
@@ -96,6 +97,7 @@ def decide(
     others = {candidate: times for candidate, times in samples.items() if candidate != default}
     ratios = {candidate: ratio_interval(base, times, 1 - alpha) for candidate, times in others.items()}
     significant = {candidate: ratio for candidate, ratio in ratios.items() if ratio.low > 1}
-    plain = [candidate for candidate, times in others.items() if plainly_faster(times, base, alpha)]
+    beyond_doubt = plainly_faster_beside_load if disturbed else plainly_faster
+    plain = [candidate for candidate, times in others.items() if beyond_doubt(times, base, alpha)]
     winner = min([*significant, *plain], key=median.__getitem__, default=default)
     return RaceResult(winner, samples[winner], base, None if disturbed else significant.get(winner))

@@ -55,6 +55,9 @@ class Progress:
         message: What it is doing, for a model.
         of: The word for what takes `best_seconds`.
         kernels: The kernels of a model; empty for a single kernel.
+        untuned_seconds: Seconds of an execution of a model with default schedules; None if it was not timed.
+        peer_seconds: Seconds of an execution by onnxruntime; None if it was not timed.
+        checking: Whether the input is still checked: if it is wrong, an error is all that there is to say.
     """
 
     trials: int
@@ -65,6 +68,9 @@ class Progress:
     message: str = ""
     of: str = "best"
     kernels: Sequence[KernelProgress] = ()
+    untuned_seconds: float | None = None
+    peer_seconds: float | None = None
+    checking: bool = False
 
 
 @dataclass(frozen=True, repr=False)

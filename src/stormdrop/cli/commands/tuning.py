@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +10,12 @@ import typer
 
 from ...errors import StormdropError, TargetError
 from ...machine.process.child_process import prepare
+from ...report.headline import headline, never_tuned
 from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SECONDS, TuneOptions
 from .. import completion, options, output
 from ..flags import ModelFlags, TuningFlags, spread
 from ..options import JsonOption
-from ..progress import Reporter
+from ..progress import Reporter, loading
 from ..signals import INTERRUPTED
 from ..watching import watched
 from .fleet import leased_fleet
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from ...ir.workload import Workload
     from ...machine.contract import Machine
     from ...records import Store
+
+
+_COSTLIEST = 15  # kernels that a terminal shows
 
 
 @spread
@@ -54,21 +58,22 @@ def tune_op(
     shown = options.check_show(show)
     place = flags.place()
     values = options.arguments(arguments or ())
+    limit = _limit(tune_options, DEFAULT_SECONDS)
+    opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
     with output.stdout_for_json(as_json):
-        prepare("stormdrop.measure.worker.worker", here=True)
+        with loading(opening):
+            prepare("stormdrop.measure.worker.worker", here=True)
         from ... import operators
         from ...machine.cpu import keeping_denormals, parse_machine
         from ...tuning.tune import tune_with
 
         workload = operators.create(operator, values)
         machine = parse_machine(flags.target).with_runner(place)
-        limit = _limit(tune_options, DEFAULT_SECONDS)
-        opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
         with (
             leased_fleet(flags.fleet, flags.device, flags.target) as machines,
             watched(opening, flags.log, flags.trace),
             options.tuning_records(flags.db) as store,
-            Reporter(flags.trials, opening) as report,
+            Reporter(flags.trials, opening, context.obj) as report,
         ):
             machine = machine if machines is None else machines.target
             machine = keeping_denormals(machine) if flags.keep_denormals else machine
@@ -113,17 +118,17 @@ def tune(
     """Tune every kernel of an ONNX model and save the compiled model."""
     tune_options = flags.tune_options(model_flags.precision)
     given, place = model_flags.of_model(model), flags.place()
+    opening = f"tuning {model} {_limit(tune_options, DEFAULT_MODEL_SECONDS)}"
     with output.stdout_for_json(as_json), leased_fleet(flags.fleet, flags.device, flags.target) as machines:
-        prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker.worker", here=True)
+        with loading(opening):
+            prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker.worker", here=True)
         from ...model.tuning.tune import tune_model_with
 
         machine = options.model_machine(flags.target, flags.keep_denormals).with_runner(place)
-        limit = _limit(tune_options, DEFAULT_MODEL_SECONDS)
-        opening = f"tuning {model} {limit}"
         with (
             watched(opening, flags.log, flags.trace),
             options.tuning_records(flags.db) as store,
-            Reporter(flags.trials, opening) as report,
+            Reporter(flags.trials, opening, context.obj) as report,
         ):
             _say_if_nothing_to_resume(store, tune_options)
             result = tune_model_with(
@@ -209,19 +214,7 @@ def _print_operator(document: Mapping[str, Any], machine: Machine) -> None:
 
 
 def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> None:
-    rows = [
-        [
-            task["name"],
-            str(task["weight"]),
-            output.seconds(task["seconds"]),
-            *_rate(task),
-            task.get("sketch") or "-",
-            str(task["trials"]),
-        ]
-        for task in document["tasks"]
-    ]
-    headings = ["task", "times", "each", "GFLOP/s", "of peak", "sketch", "trials"]
-    output.table(headings, rows, spare=("GFLOP/s", "sketch"))
+    _print_kernels(document["tasks"])
     _say_what_peak_is_worth(machine)
     latency, untuned = document.get("latency") or {}, document.get("untuned") or {}
     latencies = [
@@ -239,17 +232,45 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> No
         error = "" if entry["error"] is None else f" (error {entry['error']:.1e})"
         print(f"replaced, because the model was wrong with it: {entry['before']}{error} of {entry['task']}")
         print(f"  by {entry['after']}")
-    if latency.get("disturbed"):
-        print("something else used the machine while the latency was measured: the figures above are not reliable")
     output.foreign_parts(document.get("foreign") or ())
     for sentence in document.get("left_out") or ():
         print(f"at {machine.runner}: {sentence}")
     if document.get("fallbacks"):
         print(f"without a good sketch: {', '.join(document['fallbacks'])}")
     _print_effort(document)
+    left = never_tuned(document)
+    if left:
+        print(f"{left}\nthe same command goes on with them: what was measured is kept")
     print(f"saved: {document['artifact']}\ndigest: {document['digest']}")
     if document["artifact"] != str(out):
         print(f"the older model is kept: {out}")
+    print(f"\n{document['model']}: {headline(document)}")
+
+
+def _print_kernels(tasks: Sequence[Mapping[str, Any]]) -> None:
+    """A table of the kernels, those that cost most first; on a terminal only of these."""
+
+    def each(task: Mapping[str, Any]) -> float | None:
+        untuned = task.get("untuned")
+        return task["seconds"] or (untuned / task["weight"] if untuned else None)
+
+    ordered = sorted(tasks, key=lambda task: -(each(task) or 0.0) * task["weight"])
+    shown = ordered[:_COSTLIEST] if output.on_terminal() else ordered
+    rows = [
+        [
+            task["name"],
+            str(task["weight"]),
+            output.seconds(each(task)),
+            *_rate(task),
+            task.get("sketch") or "-",
+            str(task["trials"]),
+        ]
+        for task in shown
+    ]
+    headings = ["task", "times", "each", "GFLOP/s", "of peak", "sketch", "trials"]
+    output.table(headings, rows, spare=("GFLOP/s", "sketch"))
+    if len(shown) < len(ordered):
+        print(f"and {len(ordered) - len(shown)} more that cost less; --json has them all")
 
 
 def _print_sizes(document: Mapping[str, Any]) -> None:

@@ -41,6 +41,7 @@ class ModelBuilder:
 
     `winners` are what the tuning of each task found, else its default schedule. `defaults` are the default schedules;
     for a task whose default was tried and does not work, what its tuning found. With a `board`, the models run there.
+    A `library` holds the kernels that another builder of the same model has compiled.
     """
 
     def __init__(
@@ -51,10 +52,11 @@ class ModelBuilder:
         options: TuneOptions,
         provenance: Mapping[str, Any],
         board: Board | None = None,
+        library: KernelLibrary | None = None,
     ) -> None:
         self._graph, self._target, self._provenance = graph, target, provenance
         self._create: CreateModel = CompiledModel if board is None else partial(BoardModel, board)
-        self._library = KernelLibrary(target)
+        self.library = KernelLibrary(target) if library is None else library
         all_schedules = [TaskSchedules.of(task, task.kernel) for task in tasks if task.kernel is not None]
         self._work = {
             each.task.task.index: Work(each.kernel.workload.flops, each.kernel.workload.bytes) for each in all_schedules
@@ -74,7 +76,7 @@ class ModelBuilder:
             place=self._placed(combination),
             provenance=self._provenance,
             work=self._work,
-            library=self._library,
+            library=self.library,
             create=self._create,
         )
 

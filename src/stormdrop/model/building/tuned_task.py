@@ -25,12 +25,15 @@ class TunedTask:
         result: The result. None if nothing was left for it, or if Ctrl-C came before its turn: it gets the default
             schedule.
         reason: Says which of these it was, in one line.
+        untuned: Seconds that its calls took in the model with default schedules, before the tuning; None if that was
+            not measured.
     """
 
     task: Task
     kernel: KernelTask | None
     result: TuneResult | None
     reason: str | None = None
+    untuned: float | None = None
 
     @property
     def converged(self) -> bool:
@@ -39,7 +42,12 @@ class TunedTask:
 
     def to_json(self) -> dict[str, Any]:
         """An entry of `tasks` in the document of `stormdrop tune --json`."""
-        entry: dict[str, Any] = {"name": self.task.name, "weight": self.task.weight, "reason": self.reason}
+        entry: dict[str, Any] = {
+            "name": self.task.name,
+            "weight": self.task.weight,
+            "reason": self.reason,
+            "untuned": self.untuned,
+        }
         keys = ("sketch", "seconds", "gflops", "percent_of_peak", "gigabytes_per_second", "config")
         if self.result is None:
             counts = {"trials": 0, "failed": 0, "reused": 0, "converged": False, "baseline": None}

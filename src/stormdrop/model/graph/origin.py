@@ -46,6 +46,19 @@ class Origin:
         """
         raise NotImplementedError
 
+    def seconds(self, feeds: Feeds, cores: int, within: float) -> float | None:
+        """Seconds of an execution by onnxruntime; None if it does not run such a model, which is the default.
+
+        Args:
+            feeds: The inputs by name.
+            cores: The threads that it may use.
+            within: Wall seconds that the timing may take, besides the start and three executions.
+
+        Raises:
+            ModelError: onnxruntime refuses the model.
+        """
+        return None
+
     def exact(self, feeds: Feeds) -> Outputs | None:
         """The outputs in float64, whatever the import made of the model; None if the runtime cannot compute them.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ...tuning.race import RACE_SECONDS
 
 _RESERVE = 0.15  # of a time budget: compiling and verifying come after the tuning
+_MOST_RESERVE = 0.3  # of a time budget, however long compiling takes
 _RACES = 0.1  # of a time budget: the last races of all tasks
 _GUARANTEED = 0.4  # of a time budget: what the tasks are guaranteed together
 _RACE_START = 0.7  # seconds, about, until a race begins: its kernels are built in one worker
@@ -25,11 +26,14 @@ class Budget:
         trials: The most candidates to measure; None is no bound.
         seconds: The most wall seconds; None is no bound.
         begin: When the seconds began to count, a reading of `time.perf_counter`.
+        reserve: The seconds that compiling and verifying are expected to take after the tuning; at least a share of
+            the seconds is kept for them.
     """
 
     trials: int | None
     seconds: float | None
     begin: float
+    reserve: float = 0.0
 
     def guaranteed(self, position: int, shares: Sequence[float]) -> tuple[int | None, float | None]:
         """Trials and seconds that the task at this position is guaranteed, whatever the others do.
@@ -47,12 +51,15 @@ class Budget:
     @property
     def left(self) -> float:
         """Seconds left for searching."""
-        return self.left_before(_RESERVE + _RACES)
+        return self.left_to_measure - (0.0 if self.seconds is None else _RACES * self.seconds)
 
     @property
     def left_to_measure(self) -> float:
         """Seconds left for searching and for the last races."""
-        return self.left_before(_RESERVE)
+        if self.seconds is None:
+            return math.inf
+        reserve = min(max(self.reserve, _RESERVE * self.seconds), _MOST_RESERVE * self.seconds)
+        return self.seconds - reserve - self.elapsed
 
     def left_before(self, share: float) -> float:
         """Seconds left, without the share of the whole time that is kept for what comes later."""

@@ -13,6 +13,7 @@ from ..building.board import BoardModel
 from ..building.builder import ModelBuilder
 from ..building.tuned_task import Choice, TunedTasks
 from ..inputs.samples import Feeds
+from .baseline import Baseline
 from .budget import Budget
 from .latency import execution_seconds
 from .selection import MAX_COMBINATIONS, combinations_to_compare, fastest_combination, fastest_on_board
@@ -42,7 +43,14 @@ class Chosen:
     replaced: Sequence[str]
 
 
-def choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Sequence[Feeds], run: TuningRun) -> Chosen:
+def choose(
+    builder: ModelBuilder,
+    tuned: TunedTasks,
+    budget: Budget,
+    feeds: Sequence[Feeds],
+    run: TuningRun,
+    baseline: Baseline,
+) -> Chosen:
     """Builds the model of all winners and, as far as the time allows, finds out what is faster inside the model.
 
     Args:
@@ -51,13 +59,15 @@ def choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Sequ
         budget: What the tuning may take.
         feeds: The model's inputs at each of its sizes.
         run: The run of the tuning.
+        baseline: The model before the tuning.
     """
-    run.say("compiling")
+    run.say("compiling the tuned model")
     start = clock.perf_counter()
     winners = builder.winners
     first = run.despite_interruption(lambda: builder.build(winners))
     taken = clock.perf_counter() - start
-    alone = Chosen(first, winners, None, [])
+    untuned = baseline.model if baseline.combination == builder.defaults else None
+    alone = Chosen(first, winners, untuned, [])
     if run.interrupted:
         return alone
     try:
@@ -66,18 +76,19 @@ def choose(builder: ModelBuilder, tuned: TunedTasks, budget: Budget, feeds: Sequ
         seconds = sum(execution_seconds(first, of_size) for of_size in feeds)
         rounds = rounds_within([_EXECUTIONS * seconds], _COMPARING * left)
         # Each further model, and the final one, take about as long to compile as the first.
-        affordable = (1 - _COMPARING) * left / taken - 1
+        affordable = (1 - _COMPARING) * left / taken - 1 + (untuned is not None)
         combinations = combinations[: 1 + max(0, math.floor(min(affordable, len(combinations))))]
         if len(combinations) == 1:
             return alone
-        run.say("finalists inside the model")
-        others = [builder.build(combination) for combination in combinations[1:]]
+        run.say("comparing finalists inside the model")
+        built = [first, untuned or builder.build(builder.defaults)]
+        built += [builder.build(combination) for combination in combinations[2:]]
         if isinstance(first, BoardModel):
-            final, model = fastest_on_board(combinations, [first, *others], feeds, rounds)
+            final, model = fastest_on_board(combinations, built, feeds, rounds)
         else:
-            final, model = fastest_combination(combinations, [first, *others], builder.build, feeds, rounds)
+            final, model = fastest_combination(combinations, built, builder.build, feeds, rounds)
     except KeyboardInterrupt:
         run.interrupted = True
         return alone
     replaced = [task.task.name for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
-    return Chosen(model, final, others[0], replaced)
+    return Chosen(model, final, built[1], replaced)

@@ -11,7 +11,8 @@ import tvm
 
 from ...errors import shown
 from ...machine.cpu import Cpu
-from ...report.formatting import ascii_time
+from ...report.formatting import ascii_time, json_value
+from ...report.headline import headline, never_tuned
 from ...statistics import Interval
 from ..artifact.artifact import CompiledModel
 from ..artifact.metadata import sizes_in_words
@@ -105,6 +106,8 @@ class ModelResult(CompileResult):
         speedup: The time with default schedules over that of the tuned model, at the first size; None if `untuned` is.
         foreign: The parts that onnxruntime runs, with their times.
         left_out: What was not done because the model runs behind a runner, one sentence each.
+        peer: Seconds of an execution by onnxruntime, at the first size, timed for a moment before the tuning; None if
+            it is not installed or does not run the model.
         module: Makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
     """
 
@@ -118,6 +121,7 @@ class ModelResult(CompileResult):
     disturbed: bool = False
     speedup: Interval | None = None
     foreign: Sequence[PartTime] = ()
+    peer: float | None = None
     module: Callable[[], tvm.IRModule] | None = None
     left_out: Sequence[str] = ()
 
@@ -128,17 +132,17 @@ class ModelResult(CompileResult):
 
     def __repr__(self) -> str:
         """A few lines: how fast and how exact the model is, and how it was tuned."""
-        latency = self.latency
-        time = f"{ascii_time(latency.estimate)} ({ascii_time(latency.low)} to {ascii_time(latency.high)})"
-        untuned = "" if self.untuned is None else f", untuned {ascii_time(self.untuned.estimate)}"
+        document = json_value(self.to_json())
+        left = never_tuned(document)
         work = f"{len(self.tasks)} kernels, {self.trials} trials, {self.seconds:.1f} s"
         lines = [
             f"{type(self).__name__} of {shown(self.name)} on {self.target.machine}:",
-            f"latency   {time}{untuned}",
+            f"latency   {headline(document)}",
             *self._size_lines(),
             f"verified  error {self.verified.max_error:.1e} against {self.verified.against}",
             *([] if self.precision is None else [f"precision {self.precision}"]),
             f"search    {self.search}: {work}{', interrupted' if self.interrupted else ''}",
+            *([] if left is None else [f"left      {left}"]),
             *([f"replaced  {len(self.replaced)} schedules"] if self.replaced else []),
             *([] if self.artifact is None else [f"saved     {self.artifact}"]),
         ]
@@ -171,6 +175,7 @@ class ModelResult(CompileResult):
             "latency": {**timing(self.latency), "disturbed": self.disturbed},
             "untuned": None if self.untuned is None else timing(self.untuned),
             "speedup": None if self.speedup is None else list(self.speedup),
+            "peer": None if self.peer is None else {"name": "onnxruntime", "seconds": self.peer},
             "tasks": [task.to_json() for task in self.tasks],
             "inside": list(self.inside),
             "foreign": [part.to_json() for part in self.foreign],

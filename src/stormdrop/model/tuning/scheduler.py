@@ -50,6 +50,7 @@ from ..graph.graph import Graph
 from .budget import Budget, shares
 from .gain import TaskProgress, gains
 from .task_state import Answered, Plain, Running, ScheduledTask, Waiting, work_of
+from .tuning_run import MODEL
 
 _logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ def tune_tasks(
     store: Store,
     on_progress: Callable[[Progress], None] | None = None,
     site: Site | None = None,
+    tasks: Sequence[ScheduledTask] | None = None,
 ) -> TunedTasks:
     """Tunes all tasks of a graph as they will run: with weights from where the whole model leaves them.
 
@@ -80,12 +82,13 @@ def tune_tasks(
         store: The records.
         on_progress: Is called with the progress of the whole model.
         site: Where kernels are measured; by default where the target says.
+        tasks: The tasks, from `tasks_of`, perhaps with what their calls take untuned; by default they are made here.
 
     Raises:
         InputError: A setting is bad.
     """
     begin = clock.perf_counter()
-    tasks = _tasks(graph, target, options, runner_asked=True)
+    tasks = tasks_of(graph, target, options, runner_asked=True) if tasks is None else tasks
     ordered = sorted((task for task in tasks if task.kernel is not None), key=lambda task: -task.work)
     parts = shares([task.work for task in ordered])
     pending: list[tuple[ScheduledTask, KernelTask]] = []
@@ -121,7 +124,7 @@ def recorded_tasks(graph: Graph, target: Cpu, options: TuneOptions, store: Store
         store: The records. Any finished session answers, however short it was. With None all tasks have their default
             schedules.
     """
-    tasks = _tasks(graph, target, options)
+    tasks = tasks_of(graph, target, options)
     for task in tasks:
         if task.kernel is not None:
             answer = None if store is None else task.kernel.answered(store, 0, None)
@@ -129,8 +132,15 @@ def recorded_tasks(graph: Graph, target: Cpu, options: TuneOptions, store: Store
     return TunedTasks([task.tuned() for task in tasks], False, [])
 
 
-def _tasks(graph: Graph, target: Cpu, options: TuneOptions, runner_asked: bool = False) -> list[ScheduledTask]:
-    """The tasks of a graph, each with its kernel, or with the reason why it has none."""
+def tasks_of(graph: Graph, target: Cpu, options: TuneOptions, runner_asked: bool = False) -> list[ScheduledTask]:
+    """The tasks of a graph, each with its kernel, or with the reason why it has none.
+
+    Args:
+        graph: The model.
+        target: The machine to tune for.
+        options: How the tasks are tuned.
+        runner_asked: The target is as its runner describes it.
+    """
     passing = None if target.runner else passing_between(target, graph.constant_bytes)
     own = dataclasses.replace(options, trials=None, seconds=None)
     tasks = []
@@ -217,8 +227,9 @@ class _Scheduler:
     def _first_round(self, pending: Sequence[ScheduledTask]) -> None:
         """Begins each task, and gives it the part that it is guaranteed."""
         if self._budget.trials is None:
-            # Large tasks come last, and the largest of all at the end: a batch of one may take most of the time, and
-            # leave nothing to the others.
+            # What costs most comes first. Large tasks come last, and the largest of all at the end: a batch of one may
+            # take most of the time, and leave nothing to the others.
+            pending = sorted(pending, key=lambda task: -(task.untuned or 0.0))
             pending = sorted(
                 pending, key=lambda task: task.kernel.workload.bytes if task.kernel and task.is_large else 0
             )
@@ -398,7 +409,7 @@ class _Scheduler:
             trials, failed = sum(item.trials for item in counted), sum(item.failed for item in counted)
             budget = self._budget.seconds
             kernels = [task.so_far(task is self._now) for task in self._tasks]
-            self._on_progress(Progress(trials, failed, latency, elapsed, budget, self._message, "model about", kernels))
+            self._on_progress(Progress(trials, failed, latency, elapsed, budget, self._message, MODEL, kernels))
 
 
 def _turn(session: Session) -> int | None:

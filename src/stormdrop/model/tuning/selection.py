@@ -24,7 +24,7 @@ from ...tuning.race import ALPHA
 from ..artifact.artifact import CompiledModel
 from ..building.board import in_turns
 from ..building.tuned_task import Choice, TunedTask
-from ..profile import Profile, profiles
+from ..profile import profiles, seconds_by_task
 
 Combination = Mapping[int, Choice]
 """The schedule of every task of a model, by the index of the task."""
@@ -157,7 +157,7 @@ def _measured(
     seconds: list[dict[int, list[float]]] = [{} for _ in models]
     for of_size in feeds:
         for model, measured, sums in zip(models, profiles(models, of_size, rounds), seconds, strict=True):
-            for index, times in _seconds_by_task(model, measured).items():
+            for index, times in seconds_by_task(model, measured).items():
                 sums[index] = [a + b for a, b in zip(sums.get(index, [0.0] * rounds), times, strict=True)]
     return seconds
 
@@ -165,14 +165,3 @@ def _measured(
 def _total(seconds: Mapping[int, Sequence[float]], tasks: Sequence[int]) -> list[float]:
     """Seconds of some tasks together, in each round."""
     return [sum(times) for times in zip(*(seconds[index] for index in tasks), strict=True)]
-
-
-def _seconds_by_task(model: CompiledModel, measured: Profile) -> dict[int, list[float]]:
-    """Seconds of all kernels of each task together, in each round of a profile."""
-    seconds: dict[int, list[float]] = {}
-    for kernel in measured.kernels:
-        index = model.symbols.get(kernel.name)
-        if index is not None:
-            so_far = seconds.get(index, [0.0] * len(kernel.rounds))
-            seconds[index] = [a + b for a, b in zip(so_far, kernel.rounds, strict=True)]
-    return seconds

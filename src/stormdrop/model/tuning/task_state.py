@@ -96,11 +96,13 @@ class ScheduledTask:
         task: The task.
         state: Where it stands.
         guaranteed: The trials and the seconds that it can count on.
+        untuned: Seconds that its calls take in the model with default schedules; None if that was not measured.
     """
 
     task: Task
     state: State
     guaranteed: tuple[int | None, float | None] = (None, None)
+    untuned: float | None = None
 
     @property
     def kernel(self) -> KernelTask | None:
@@ -124,14 +126,15 @@ class ScheduledTask:
 
     @property
     def latency(self) -> float:
-        """Seconds that its calls take now; infinite as long as none of its schedules works."""
+        """Seconds that its calls take now, as far as it is known; infinite if it is not."""
         match self.state:
             case Answered(result=result) if result.best is not None:
                 return self.task.weight * result.best.seconds
             case Plain():
                 return math.inf
             case Waiting(progress=progress) | Running(progress=progress) | Answered(progress=progress):
-                return math.inf if progress is None else progress.calls * progress.best
+                tuned = math.inf if progress is None else progress.calls * progress.best
+                return tuned if tuned < math.inf or self.untuned is None else self.untuned
 
     @property
     def fastest(self) -> tuple[str, Any] | None:
@@ -146,6 +149,8 @@ class ScheduledTask:
     @property
     def is_unknown(self) -> bool:
         """Whether nothing was measured of it yet, and something will be."""
+        if self.untuned is not None:
+            return False
         match self.state:
             case Running(progress=progress):
                 return not progress.seconds
@@ -157,6 +162,10 @@ class ScheduledTask:
         """Says why it will not be tuned, if it waits and nobody has said so before."""
         if isinstance(self.state, Waiting) and self.state.reason is None:
             self.state = replace(self.state, reason=reason)
+
+    def untuned_task(self) -> TunedTask:
+        """The task as it is before its tuning."""
+        return TunedTask(self.task, self.kernel, None)
 
     def conclude(self) -> None:
         """Says why it has no tuned schedule, if it has none."""
@@ -185,11 +194,11 @@ class ScheduledTask:
         """The task after its tuning."""
         match self.state:
             case Answered(kernel=kernel, result=result, reason=reason):
-                return TunedTask(self.task, kernel, result, reason)
+                return TunedTask(self.task, kernel, result, reason, self.untuned)
             case Plain(reason=reason, result=found):
-                return TunedTask(self.task, None, found, reason)
+                return TunedTask(self.task, None, found, reason, self.untuned)
             case Waiting(kernel=kernel, reason=reason):
-                return TunedTask(self.task, kernel, None, reason)
+                return TunedTask(self.task, kernel, None, reason, self.untuned)
         raise RuntimeError(f"{self.task.name} is still tuned")
 
 

@@ -24,6 +24,7 @@ from ...machine.remote import rpc
 from ...measure.fleet.fleet import Fleet, fleet_for
 from ...measure.fleet.identity import identify
 from ...records import Store, buffered, open_store
+from ...sketches.registry import BUILTIN
 from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, FLOAT32, TuneOptions
 from ...tuning.result import Progress
 from ..artifact.artifact import needs_linker
@@ -41,14 +42,17 @@ from ..passes.attention import with_attention
 from ..precision.choice import in_precision
 from ..verification.references import with_references
 from ..verification.verify import Reference
+from .baseline import Baseline, measure_baseline
 from .budget import Budget
 from .choice import choose
 from .latency import choose_parts, inside_profile, latencies, times_of_parts
 from .result import ModelResult
-from .scheduler import tune_tasks
+from .scheduler import tasks_of, tune_tasks
 from .sized_result import size_results
 from .tuning_file import add_tuning, tuning_document
 from .tuning_run import TuningRun
+
+_LONGER = 1.3  # times as long as that of default schedules the build of tuned ones may take
 
 _logger = logging.getLogger(__name__)
 
@@ -207,6 +211,7 @@ def tune_model_with(
         rpc.check(machine.runner)
         machine = machine.of_runner()
     with run.phase("import"):
+        run.say(f"importing {_title(model)}", checking=True)
         source = source_of(model)
         graph = import_model(model, shapes, example_inputs, values)
         _check_runs(graph, machine)
@@ -214,9 +219,11 @@ def tune_model_with(
         graph.foreign.examples = {}
     with run.phase("verify"):
         # Before anything is tuned: a model that cannot be verified is not worth it.
+        run.say(f"verifying the import of {len(graph.tasks)} kernels", checking=True)
         graph, references = with_references(graph, options.seed, samples, run.left)
     if graph.foreign.reports:
         with run.phase("race"):
+            run.say("timing the parts that onnxruntime runs")
             whole = choose_parts(graph, machine, [reference.feeds for reference in references], run)
         if whole is not graph:
             with run.phase("verify"):
@@ -227,16 +234,28 @@ def tune_model_with(
         feeds = [reference.feeds for reference in references]
         of_kernels = chosen_precision.of_kernels()
     with run.phase("peak"):
+        run.say("measuring this machine")
         end = clock.perf_counter() + granted(run.seconds)
         peak_within(machine, granted(run.seconds))  # results are compared with it
         measure_caches_within(machine, end - clock.perf_counter())  # kernels are timed with weights in them, or not
-    budget = Budget(options.trials, run.seconds, run.begin)
+    run.say("making the spaces of schedules")
+    with run.phase("records"):
+        scheduled = tasks_of(graph, machine, of_kernels, runner_asked=True)
+    with run.phase("baseline"):
+        before = ModelBuilder(graph, [task.untuned_task() for task in scheduled], machine, of_kernels, {})
+        baseline = Baseline()
+        if not machine.runner and options.sketches in (None, BUILTIN):
+            baseline = measure_baseline(graph, before, machine, feeds, run)
+        run.untuned, run.peer = baseline.seconds, baseline.peer
+        for each in scheduled:
+            each.untuned = baseline.by_task.get(each.task.index)
+    budget = Budget(options.trials, run.seconds, run.begin, _reserve(baseline, run))
     with (
         open_store(None) if store is None else nullcontext(store) as opened,
         buffered(opened) as records,
         events.span("tune", "phases", model=graph.name, kernels=len(graph.tasks)),
     ):
-        tuned = tune_tasks(graph, machine, of_kernels, budget, records, on_progress, fleet)
+        tuned = tune_tasks(graph, machine, of_kernels, budget, records, run.report, fleet, scheduled)
     run.add(tuned)
     for task in tuned.tasks:
         if task.reason is not None:
@@ -245,8 +264,8 @@ def tune_model_with(
         board = held.enter_context(Board(machine.runner)) if machine.runner else None
         with run.phase("compile"):
             provenance = {**provenance_of(source, shapes, options, tuned, values), **chosen_precision.provenance}
-            builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, board)
-            chosen = choose(builder, tuned, budget, feeds, run)
+            builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, board, before.library)
+            chosen = choose(builder, tuned, budget, feeds, run, baseline)
         # What an interrupted tuning found does not replace an older model, which may be better.
         keeps_older = beside_older(Path(out)) if out is not None and run.interrupted else nullcontext(out)
         with run.phase("verify"), keeps_older as place:
@@ -257,6 +276,7 @@ def tune_model_with(
             )
             precision = run.despite_interruption(lambda: chosen_precision.report(verified.model))
         with run.phase("latency"):
+            run.say("timing the tuned model beside the untuned one")
             models = [verified.model] if chosen.untuned is None else [verified.model, chosen.untuned]
             calls = [(model, of_size) for model in models for of_size in feeds]
             intervals, speedup, disturbed = latencies(calls, machine.cores, run)
@@ -287,6 +307,7 @@ def tune_model_with(
         disturbed=disturbed,
         speedup=speedup if untuned else None,
         foreign=foreign,
+        peer=baseline.peer,
         sizes=size_results(graph, tuned.tasks, [each.max_error for each in right.by_size], tuned_seconds, untuned),
         module=partial(builder.scheduled, verified.combination),
         left_out=LEFT_OUT if machine.runner else (),
@@ -300,6 +321,16 @@ def tune_model_with(
         tuning_document(result, builder, verified.combination, options, shapes, inside, values),
     )
     return replace(result, digest=verified.model.digest)
+
+
+def _title(model: Model) -> str:
+    """What is imported, in a word."""
+    return Path(model).name if isinstance(model, str | Path) else "the model"
+
+
+def _reserve(baseline: Baseline, run: TuningRun) -> float:
+    """Seconds that what comes after the tuning is expected to take: another build, and a verification."""
+    return _LONGER * baseline.build_seconds + run.phases.get("verify", 0.0) if baseline.model is not None else 0.0
 
 
 def _verified(

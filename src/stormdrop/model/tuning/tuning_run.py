@@ -7,6 +7,7 @@ import math
 import time as clock
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from ... import events
@@ -17,6 +18,9 @@ T = TypeVar("T")
 
 _LATE = 1.2
 """From this many times its time on, a run says why it took so long."""
+
+MODEL = "model about"
+"""What the progress of a model says before its estimated latency."""
 
 _ALWAYS = ("import", "verify", "records", "compile")
 
@@ -31,6 +35,8 @@ class TuningRun:
         self.phases: dict[str, float] = {}
         self.interrupted = False
         self._has_found = False  # whether the run has measured anything that is worth a model
+        self.untuned: float | None = None  # seconds of an execution with default schedules, at the first size
+        self.peer: float | None = None  # and by onnxruntime
         self._on_progress = on_progress
         self._tuned: TunedTasks | None = None
 
@@ -68,7 +74,7 @@ class TuningRun:
             KeyboardInterrupt: Ctrl-C has ended the tuning before anything was measured: there is nothing to save.
         """
         self._tuned, self.interrupted = tuned, tuned.interrupted
-        self.phases["records"] = tuned.records_seconds
+        self.phases["records"] = self.phases.get("records", 0.0) + tuned.records_seconds
         results = [task.result for task in tuned.tasks if task.result is not None]
         for result in results:
             for phase, seconds in result.phases.items():
@@ -111,12 +117,22 @@ class TuningRun:
             parts,
         )
 
-    def say(self, message: str) -> None:
-        """Tells the user what is done now."""
+    def say(self, message: str, checking: bool = False) -> None:
+        """Tells the user what is done now.
+
+        Args:
+            message: What is done, in a few words.
+            checking: As in `Progress`.
+        """
         _logger.info("%s", message)
-        if self._on_progress is not None and self._tuned is not None:
-            results = [task.result for task in self._tuned.tasks if task.result is not None]
-            trials, failed = sum(result.trials for result in results), sum(result.failed for result in results)
-            latency = self._tuned.curve[-1][1] if self._tuned.curve else None
-            elapsed = clock.perf_counter() - self.begin
-            self._on_progress(Progress(trials, failed, latency, elapsed, self.seconds, message))
+        tuned = () if self._tuned is None else self._tuned.tasks
+        results = [task.result for task in tuned if task.result is not None]
+        trials, failed = sum(result.trials for result in results), sum(result.failed for result in results)
+        latency = self._tuned.curve[-1][1] if self._tuned is not None and self._tuned.curve else None
+        elapsed = clock.perf_counter() - self.begin
+        self.report(Progress(trials, failed, latency, elapsed, self.seconds, message, MODEL, checking=checking))
+
+    def report(self, progress: Progress) -> None:
+        """Passes on how far the tuning is, with what was measured before it."""
+        if self._on_progress is not None:
+            self._on_progress(replace(progress, untuned_seconds=self.untuned, peer_seconds=self.peer))

@@ -1,0 +1,195 @@
+"""Tunings beside a busy core: do fast kernels win all the same, and do those that win deserve it?
+
+    beside_load.py [--model squeezenet|FILE.onnx] [--runs 20] [--time 30s] [--busy 1]
+    beside_load.py --check
+
+Each run tunes the model from another seed, without earlier records, while other processes keep `--busy` cores busy. Of
+its costliest kernels it keeps what stood in the end, and what had been measured. `--check` races the winners of these
+runs with the default schedules later, when nothing else runs. It prints:
+
+    kept     how many of the three costliest kernels of a run had their default schedule in the end, although a
+             candidate had taken two thirds of its time or less
+    left     how many of them had no turn
+    false    how many winners of a run's races are not faster than the default in the quiet race: by its median, and
+             significantly
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import onnx
+from _common import OUT, Campaign, campaign_parser, machine
+from _graphs import ZOO, graph
+
+import stormdrop as sd
+from stormdrop.machine.cpu import Cpu
+from stormdrop.model.building.tuned_task import TunedTask
+from stormdrop.model.importer.any_model import import_model
+from stormdrop.model.tuning.scheduler import tasks_of
+from stormdrop.records import open_store
+from stormdrop.statistics import ratio_interval
+from stormdrop.trial import Candidate
+from stormdrop.tuning.options import TuneOptions
+
+_COSTLIEST = 3
+_FASTER = 1.5
+_SECONDS = 1.0  # of a quiet race
+_CHECKED = 10  # winners of a run, the costliest
+
+
+def main() -> None:
+    parser = campaign_parser(__doc__)
+    parser.add_argument("--model", default="squeezenet", help="a model of the zoo, or an ONNX file")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--time", default="30s", help="the budget of a run")
+    parser.add_argument("--busy", type=int, default=1, help="busy cores")
+    parser.add_argument("--check", action="store_true", help="race the winners of the runs, on an idle machine")
+    options = parser.parse_args()
+    campaign = Campaign(OUT / "beside_load.jsonl", machine(), options)
+    model = graph(options.model) if options.model in ZOO else onnx.load(options.model)
+    setting = {"model": Path(options.model).stem, "time": options.time, "busy": options.busy}
+    runs = {str(seed): {**setting, "seed": seed} for seed in range(options.runs)}
+    if not options.show:
+        for name, key in runs.items():
+            if not options.check:
+                print(f"run {name}", file=sys.stderr, flush=True)
+                campaign.once(key, partial(_tuned, model, key))
+        if options.check:
+            _check(campaign, model, list(runs.values()))
+    _print(campaign, list(runs.values()))
+
+
+@contextmanager
+def _busy(cores: int) -> Iterator[None]:
+    """Keeps cores busy."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_spin, daemon=True) for _ in range(cores)]
+    for process in processes:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+def _tuned(model: onnx.ModelProto, key: Mapping[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder, _busy(key["busy"]), open_store(Path(folder) / "records.db") as store:
+        result = sd.tune_model(model, time=key["time"], seed=key["seed"], store=store)
+    document = result.to_json()
+    ordered = sorted(result.tasks, key=lambda task: -(task.untuned or 0.0))
+    kernels = [entry for task in ordered if (entry := _kernel(task)) is not None]
+    kept = ("latency", "untuned", "speedup", "peer", "trials", "suspect", "phases", "inside")
+    return {"kernels": kernels, **{name: document[name] for name in kept}}
+
+
+def _kernel(task: TunedTask) -> dict[str, Any] | None:
+    """What is known of a kernel at the end of a run; None if it has no schedules to choose from."""
+    if task.kernel is None:
+        return None
+    space = task.kernel.sketches[0][1]
+    default = {"sketch": space.name, "config": dict(space.config(space.origin))}
+    entry: dict[str, Any] = {"name": task.task.name, "untuned": task.untuned, "default": default, "won": None}
+    result = task.result
+    if result is None or result.best is None:
+        return {**entry, "reason": task.reason}
+    won = {"sketch": result.best.sketch, "config": dict(result.best.config)}
+    return {
+        **entry,
+        "won": won,
+        "seconds": result.best.seconds,
+        "speedup": None if result.best.speedup is None else list(result.best.speedup),
+        "baseline": result.baseline,
+        "fastest": min((best.seconds for best in [*result.by_sketch, *result.finalists]), default=None),
+        "disturbed": result.disturbed,
+    }
+
+
+def _check(campaign: Campaign, model: onnx.ModelProto, runs: Sequence[Mapping[str, Any]]) -> None:
+    """Races the winners with the defaults."""
+    target = Cpu.detect()
+    tasks = {task.task.name: task for task in tasks_of(import_model(model), target, TuneOptions(), True)}
+    for key in runs:
+        entry = campaign.latest(key)
+        if entry is None:
+            continue
+        won = [each for each in entry["kernels"] if each["won"] not in (None, each["default"])][:_CHECKED]
+        for each in won:
+            print(f"run {key['seed']}: {each['name']}", file=sys.stderr, flush=True)
+            kernel = tasks[each["name"]].kernel
+            campaign.once({"of": each["name"], "run": _name(key)}, partial(_quiet_race, kernel, each))
+
+
+def _name(key: Mapping[str, Any]) -> str:
+    return f"{key['model']}, {key['time']}, {key['busy']} busy, seed {key['seed']}"
+
+
+def _quiet_race(kernel: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
+    spaces = {space.name: space for _, space in kernel.sketches}
+    candidates = [
+        Candidate(each["sketch"], spaces[each["sketch"]].point(each["config"]))
+        for each in (entry["default"], entry["won"])
+    ]
+    with kernel.measurer(None) as measurer:
+        default, winner = measurer.race_for(candidates, [entry["baseline"] or entry["seconds"]] * 2, _SECONDS)
+    if not (default.ok and winner.ok):
+        return {"ratio": None, "failed": default.error or winner.error}
+    ratio = ratio_interval(default.seconds, winner.seconds)
+    return {"ratio": list(ratio), "suspect": default.suspect or winner.suspect, "claimed": entry["speedup"] is not None}
+
+
+def _print(campaign: Campaign, runs: Sequence[Mapping[str, Any]]) -> None:
+    rows, kept, left, raced, slower, plainly = [], 0, 0, 0, 0, 0
+    for key in runs:
+        entry = campaign.latest(key)
+        if entry is None:
+            continue
+        costliest = entry["kernels"][:_COSTLIEST]
+        here = [each for each in costliest if each["won"] == each["default"] and _was_faster(each)]
+        none = [each for each in costliest if each["won"] is None]
+        names = [each["name"] for each in entry["kernels"]]
+        races = [found for name in names if (found := campaign.latest({"of": name, "run": _name(key)}))]
+        ratios = [found["ratio"] for found in races if found["ratio"]]
+        kept, left, raced = kept + len(here), left + len(none), raced + len(ratios)
+        slower += sum(estimate < 1 for estimate, _, _ in ratios)
+        plainly += sum(high < 1 for _, _, high in ratios)
+        speedup = entry["speedup"] or [None] * 3
+        rows.append(
+            [
+                str(key["seed"]),
+                f"{1e3 * entry['latency']['seconds']:.3g} ms" if entry["latency"]["seconds"] else "-",
+                "-" if speedup[0] is None else f"{speedup[1]:.2f} to {speedup[2]:.2f}",
+                str(entry["trials"]),
+                str(len(here)),
+                str(len(none)),
+                f"{sum(high < 1 for _, _, high in ratios)} of {len(ratios)}",
+            ]
+        )
+    headings = ["run", "latency", "faster than untuned", "trials", "kept", "left", "false"]
+    campaign.table(headings, rows)
+    print(f"kept {kept}, left {left} of {_COSTLIEST * len(rows)} costliest kernels")
+    print(f"winners that are slower in the quiet race: {slower} of {raced} by the median, {plainly} significantly")
+
+
+def _was_faster(entry: Mapping[str, Any]) -> bool:
+    return bool(entry["baseline"] and entry["fastest"] and _FASTER * entry["fastest"] <= entry["baseline"])
+
+
+if __name__ == "__main__":
+    main()

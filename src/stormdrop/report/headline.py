@@ -1,0 +1,78 @@
+"""What the tuning of a model has brought, in a sentence, and which of its kernels were left for lack of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .formatting import ascii_time, in_ascii, ratios
+
+_NAMED = 3  # kernels
+
+
+def headline(document: Mapping[str, Any]) -> str:
+    """The latency of a tuned model, beside that of the untuned one and that of onnxruntime.
+
+    Args:
+        document: The document of `stormdrop tune --json`.
+
+    Example:
+        >>> latency = {"seconds": 1e-3, "interval": [1e-3, 1.1e-3], "disturbed": False}
+        >>> headline({"latency": latency, "speedup": [2.9, 2.8, 3.0], "peer": {"name": "onnxruntime", "seconds": 2e-3}})
+        '1 ms, 2.90 times as fast as untuned (2.80 to 3.00); onnxruntime took 2 ms'
+        >>> headline({"latency": latency, "speedup": None, "interrupted": True})
+        '1 ms; untuned it was not timed, because the tuning was interrupted'
+    """
+    latency, peer = document["latency"], document.get("peer")
+    if latency["seconds"] is None:
+        return "the latency is not known, because its timing was interrupted"
+    words = ascii_time(latency["seconds"]) + _compared(document)
+    return words + (f"; {peer['name']} took {ascii_time(peer['seconds'])}" if peer else "")
+
+
+def _compared(document: Mapping[str, Any]) -> str:
+    """How the tuned model compares with the untuned one, as a part of the sentence."""
+    speedup, disturbed = document.get("speedup"), document["latency"].get("disturbed")
+    if not speedup or None in speedup:
+        reason = "the tuning was interrupted" if document.get("interrupted") else "no time was left"
+        left = "" if disturbed is None or not disturbed else ", measured beside other load"
+        return f"{left}; untuned it was not timed, because {reason}"
+    ratio, low, high = speedup
+    between = in_ascii(ratios((low, high)))
+    if disturbed:
+        return f", {between} times as fast as untuned, measured beside other load"
+    if low <= 1 <= high:
+        return f", not significantly faster or slower than untuned ({between} times as fast)"
+    if high < 1:
+        return f", slower than untuned ({between} times as fast); more time may mend it"
+    return f", {ratio:.2f} times as fast as untuned ({between})"
+
+
+def never_tuned(document: Mapping[str, Any]) -> str | None:
+    """Which kernels were left with their default schedules because nothing of the budget was left; None if none was.
+
+    The costliest come first.
+
+    Args:
+        document: The document of `stormdrop tune --json`.
+
+    Example:
+        >>> task = {"name": "conv", "weight": 1, "seconds": None, "untuned": 2e-4, "reason": "no time left: default"}
+        >>> never_tuned({"tasks": [task, {**task, "name": "mean", "untuned": 6e-4}]})
+        'no time was left for 2 of 2 kernels: mean (75% of the untuned time), conv (25%)'
+        >>> never_tuned({"tasks": []})
+    """
+    tasks = document["tasks"]
+    left = [task for task in tasks if (task["reason"] or "").startswith(("no time left", "no trials left"))]
+    if not left:
+        return None
+    total = sum(task.get("untuned") or 0.0 for task in tasks)
+    ordered = sorted(left, key=lambda task: -(task.get("untuned") or 0.0))
+    shares = [f" ({task['untuned'] / total:.0%}" if task.get("untuned") and total else "" for task in ordered]
+    ends = [" of the untuned time)" if position == 0 else ")" for position in range(len(shares))]
+    named = [
+        task["name"] + (share + end if share else "") for task, share, end in zip(ordered, shares, ends, strict=True)
+    ]
+    rest = f", and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    what = "trials were" if "trials" in left[0]["reason"].split(":")[0] else "time was"
+    return f"no {what} left for {len(left)} of {len(tasks)} kernels: {', '.join(named[:_NAMED])}{rest}"

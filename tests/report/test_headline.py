@@ -1,0 +1,61 @@
+"""The headline of a tuned model: it compares, or says in the same line why it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stormdrop.report.headline import headline, never_tuned
+
+
+def document(speedup: list[float] | None, *, disturbed: bool = False, **others: Any) -> dict[str, Any]:
+    latency = {"seconds": 1.07e-3, "interval": [1.06e-3, 1.15e-3], "disturbed": disturbed}
+    return {"latency": latency, "speedup": speedup, "interrupted": False, "peer": None, **others}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (document([2.9, 2.75, 3.1]), "1.07 ms, 2.90 times as fast as untuned (2.75 to 3.10)"),
+        (
+            document([2.4, 2.1, 2.8], disturbed=True),
+            "1.07 ms, 2.10 to 2.80 times as fast as untuned, measured beside other load",
+        ),
+        (
+            document([1.0, 0.98, 1.03]),
+            "1.07 ms, not significantly faster or slower than untuned (0.98 to 1.03 times as fast)",
+        ),
+        (
+            document([0.9, 0.85, 0.95]),
+            "1.07 ms, slower than untuned (0.85 to 0.95 times as fast); more time may mend it",
+        ),
+        (document(None), "1.07 ms; untuned it was not timed, because no time was left"),
+        (
+            document(None, disturbed=True),
+            "1.07 ms, measured beside other load; untuned it was not timed, because no time was left",
+        ),
+        (
+            document(None, interrupted=True, peer={"name": "onnxruntime", "seconds": 2e-3}),
+            "1.07 ms; untuned it was not timed, because the tuning was interrupted; onnxruntime took 2 ms",
+        ),
+    ],
+)
+def test_a_headline_compares_or_says_why_not(given: dict[str, Any], said: str) -> None:
+    assert headline(given) == said
+
+
+def test_a_latency_that_is_not_known_is_not_invented() -> None:
+    nothing = {**document(None, interrupted=True), "latency": {"seconds": None, "interval": [None, None]}}
+    assert headline(nothing) == "the latency is not known, because its timing was interrupted"
+
+
+def test_the_costliest_kernels_that_were_left_are_named_first() -> None:
+    reason = "no trials left: default schedule"
+    kernels = [(f"conv{number}", number * 1e-4, reason) for number in range(1, 6)]
+    tasks = [{"name": name, "untuned": seconds, "reason": why} for name, seconds, why in kernels]
+    tasks += [{"name": "dense", "untuned": 5e-4, "reason": None}, {"name": "pad", "untuned": None, "reason": reason}]
+    assert never_tuned({"tasks": tasks}) == (
+        "no trials were left for 6 of 7 kernels: conv5 (25% of the untuned time), conv4 (20%), conv3 (15%), and 3 more"
+    )
+    assert never_tuned({"tasks": [{**tasks[0], "reason": "no sketch takes it"}]}) is None
