@@ -104,6 +104,19 @@ def place_of(url: URL, given: str) -> Place:
     return Place(name, tuple(sorted(forms, key=len, reverse=True)), server=not is_sqlite(url))
 
 
+def name_of(place: str | Path | None) -> str:
+    """The name of a database that tells it from all others: the absolute path of a file, or a URL without a password.
+
+    Args:
+        place: A path or a URL; None for the default database.
+
+    Raises:
+        StoreError: It is neither.
+    """
+    named = place_of(url_of(place), "" if place is None else str(place))
+    return named.name if named.file is None else str(named.file.absolute())
+
+
 def is_sqlite(url: URL) -> bool:
     """Whether a URL names a database of SQLite."""
     return url.get_backend_name() == "sqlite"

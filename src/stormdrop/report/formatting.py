@@ -6,6 +6,7 @@ What is not known is None, and is shown as a dash.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -89,6 +90,16 @@ def duration(seconds: float) -> str:
     minutes = int(seconds / 60)
     large, small = (f"{minutes} min", f"{int(seconds % 60)} s") if minutes < 60 else _hours(minutes)
     return large if small.startswith("0 ") else f"{large} {small}"
+
+
+def whole_seconds(seconds: float) -> str:
+    """Wall time that goes on while it is read.
+
+    Example:
+        >>> whole_seconds(7.83), whole_seconds(130.2)
+        ('7 s', '2 min 10 s')
+    """
+    return duration(float(int(seconds)))
 
 
 def _hours(minutes: int) -> tuple[str, str]:
@@ -175,6 +186,25 @@ def shape(extents: Sequence[int]) -> str:
     return "×".join(map(str, extents)) or "scalar"
 
 
+def short_machine(machine: str, most: int = 36) -> str:
+    """The name of a machine without what tells it from no other one, for a column.
+
+    Args:
+        machine: The machine, as records name it.
+        most: Characters that are shown.
+
+    Example:
+        >>> short_machine("Intel(R) Xeon(R) Platinum 8488C, 2 cores"), short_machine("AMD EPYC 7763 64-Core Processor")
+        ('Xeon Platinum 8488C, 2 cores', 'EPYC 7763')
+    """
+    name = " ".join(_NO_NAMES.sub(" ", machine).split()).replace(" ,", ",").strip(" ,") or machine
+    return name if len(name) <= most else f"{name[: most - 1].rstrip(' ,')}…"
+
+
+_NO_NAMES = re.compile(r"\((?:R|TM|C)\)|\b(?:Intel|AMD|NVIDIA|CPU|Processor|\d+-Core)\b", re.IGNORECASE)
+"""What the names of CPUs and GPUs hold besides their names."""
+
+
 def config(values: Mapping[str, Any] | None) -> str:
     """The values of all knobs in one line.
 
@@ -206,7 +236,22 @@ def precision_in_words(entry: Mapping[str, Any]) -> str:
 FILTERS: Mapping[str, Callable[..., str]] = {
     function.__name__: function
     for function in (
-        *(time, interval, duration, when, ago, ratios, percent, rate, count, shape, config, value),
+        *(
+            time,
+            interval,
+            duration,
+            whole_seconds,
+            when,
+            ago,
+            ratios,
+            percent,
+            rate,
+            count,
+            shape,
+            short_machine,
+            config,
+            value,
+        ),
         precision_in_words,
     )
 }

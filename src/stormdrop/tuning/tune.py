@@ -11,6 +11,7 @@ from ..errors import InputError
 from ..machine import threads
 from ..machine.cpu import keeping_denormals
 from ..records import Store, open_store
+from ..report.traces.announcement import announced
 from . import session
 from .options import DEFAULT_SEARCH, DEFAULT_SECONDS, TuneOptions
 from .request import Reuse
@@ -118,7 +119,8 @@ def tune(
         raise InputError("fleet measures in place of this machine: leave target, measurer and pool out")
     from ..measure.fleet.fleet import fleet_for
 
-    with fleet_for(fleet) as leased:
+    name = getattr(workload, "name", "a function")
+    with announced(name, tune_options.budget(DEFAULT_SECONDS), trials), fleet_for(fleet) as leased:
         machine = target if leased is None else leased.target
         return tune_with(
             workload,

@@ -9,12 +9,14 @@ import json
 from pathlib import Path
 
 import pytest
-from records_to_show import HOSTILE, client, database, opened, worked
+from records_to_show import HOSTILE, SKETCH, client, database, opened, worked
 from starlette.testclient import TestClient
 
-from stormdrop.records import open_store
+from stormdrop import events
+from stormdrop.records import Outcome, open_store
 from stormdrop.records.reading.reader import RecordsReader
 from stormdrop.records.reading.session_lines import SessionFilter
+from stormdrop.report.traces.announcement import announced
 
 
 @pytest.fixture
@@ -65,6 +67,44 @@ def test_a_hostile_name_is_text_everywhere(dashboard: TestClient, path: Path) ->
 def test_the_first_page_shows_what_is_tuned(dashboard: TestClient) -> None:
     page = text(dashboard, "/")
     assert "5 µs" in page and "<svg" in page and "measured last: tiled (rows=2, tile=8x2)" in page
+
+
+def test_a_model_and_an_operator_have_one_row_each(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    with open_store(path) as store:
+        for seconds in (4e-3, 2e-3):
+            session = opened(store, "softmax m=8")
+            store.append(session, 0, [worked(seconds)])
+            store.finish(session, Outcome(SKETCH, {"rows": 4}, seconds, (seconds, seconds), 6e-3, True))
+        for name in ("conv2d", "dense", "add"):
+            store.append(opened(store, name, model={"name": "net", "calls": 2, "kernels": 3}), 0, [worked(1e-3)])
+        with client(path) as dashboard:
+            page = text(dashboard, "/")
+    tuned = page.partition("Tuned last")[2]
+    rows = tuned.partition("<tbody>")[2].split("<tr>")[1:]
+    assert len(rows) == 2
+    model, operator = rows
+    assert '>net</a> <span class="small">model, 3 sessions<' in model and "6 ms" in model and "running" in model
+    assert "the newest of 2 sessions" in operator and "2 ms" in operator and "3.00x" in operator
+    assert page.count("<article>") == 1  # one session of the model stands for all
+
+
+def test_a_run_is_shown_from_its_first_second_on(tmp_path: Path) -> None:
+    path = database(tmp_path / "records.db")
+    with client(path) as dashboard:
+        assert "What runs now" in text(dashboard, "/")
+        stamp = dashboard.app.state.shared.stamp()
+        with announced("net <b>.onnx", 60.0, 30, "elsewhere.db"), events.span("import", "phases"):
+            assert dashboard.app.state.shared.stamp() != stamp
+            page = text(dashboard, "/")
+            assert "Nothing is tuned now" not in page
+            for words in ("net &lt;b&gt;.onnx", "importing the model", "s left", "0 trials of 30", "elsewhere.db"):
+                assert words in page, words
+        assert "importing the model" not in text(dashboard, "/")
+
+
+def test_a_machine_has_a_short_name_and_a_whole_one(dashboard: TestClient) -> None:
+    assert '<span title="a CPU, 2 cores">a, 2 cores</span>' in text(dashboard, "/sessions")
 
 
 def test_a_session_shows_its_result(dashboard: TestClient, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,9 +59,9 @@ def tune_op(
     shown = options.check_show(show)
     place = flags.place()
     values = options.arguments(arguments or ())
-    limit = _limit(tune_options, DEFAULT_SECONDS)
-    opening = f"tuning {operator} {' '.join(arguments or ())} {limit}"
-    with output.stdout_for_json(as_json):
+    what = " ".join((operator, *(arguments or ())))
+    opening = f"tuning {what} {_limit(tune_options, DEFAULT_SECONDS)}"
+    with output.stdout_for_json(as_json), _announced(what, context, flags, tune_options.budget(DEFAULT_SECONDS)):
         with loading(opening):
             prepare("stormdrop.measure.worker.worker", here=True)
         from ... import operators
@@ -119,7 +120,11 @@ def tune(
     tune_options = flags.tune_options(model_flags.precision)
     given, place = model_flags.of_model(model), flags.place()
     opening = f"tuning {model} {_limit(tune_options, DEFAULT_MODEL_SECONDS)}"
-    with output.stdout_for_json(as_json), leased_fleet(flags.fleet, flags.device, flags.target) as machines:
+    with (
+        output.stdout_for_json(as_json),
+        _announced(model.name, context, flags, tune_options.budget(DEFAULT_MODEL_SECONDS)),
+        leased_fleet(flags.fleet, flags.device, flags.target) as machines,
+    ):
         with loading(opening):
             prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker.worker", here=True)
         from ...model.tuning.tune import tune_model_with
@@ -147,6 +152,23 @@ def tune(
     else:
         _print_model(document, given["out"], machine)
     return INTERRUPTED if result.interrupted else 0
+
+
+def _announced(
+    what: str, context: typer.Context, flags: TuningFlags, seconds: float | None
+) -> AbstractContextManager[None]:
+    """The context of a run that the dashboard shows from now on, before TVM is loaded.
+
+    Args:
+        what: What is tuned.
+        context: The command's context, which knows when it was given.
+        flags: Its options.
+        seconds: The wall seconds that it may take.
+    """
+    from ...records.place import name_of
+    from ...report.traces.announcement import announced
+
+    return announced(what, seconds, flags.trials, name_of(flags.db), context.obj)
 
 
 def _measurable(workload: Workload, machine: Machine) -> None:

@@ -24,6 +24,7 @@ from ...machine.remote import rpc
 from ...measure.fleet.fleet import Fleet, fleet_for
 from ...measure.fleet.identity import identify
 from ...records import Store, buffered, open_store
+from ...report.traces.announcement import announced
 from ...sketches.registry import BUILTIN
 from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, FLOAT32, TuneOptions
 from ...tuning.result import Progress
@@ -157,7 +158,8 @@ def tune_model(
         features=features,
         precision=precision,
     )
-    with fleet_for(fleet) as leased:
+    name = Path(model).name if isinstance(model, str | Path) else type(model).__name__
+    with announced(name, given.budget(DEFAULT_MODEL_SECONDS), trials), fleet_for(fleet) as leased:
         return tune_model_with(
             model,
             keeping_denormals(target) if keep_denormals else target,

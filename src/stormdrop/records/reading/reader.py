@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event, func, select
+from sqlalchemy import Connection, Engine, Row, event, func, select
 
 from ...errors import StoreError, one_line
 from ..codec import clean
@@ -26,12 +26,19 @@ from .session_lines import (
     ORDERS,
     SessionFilter,
     SessionLine,
+    TunedLine,
     conditions,
     line_of,
     select_lines,
     state_is,
     whose_writer_ended,
 )
+
+_OF_GROUPS = (
+    *("number", "workload", "workload_name", "machine", "created"),
+    *("state", "trials", "failed", "best_seconds"),
+)
+"""What of a session says to which line of `RecordsReader.tuned` it belongs, and what it adds."""
 
 _MODEL = "model"  # among a session's method, see `tuning.reuse.MODEL`
 
@@ -209,6 +216,39 @@ class RecordsReader:
             statement = select(func.count()).select_from(schema.session).where(*conditions(connection, wanted))
             return int(connection.execute(statement).scalar_one())
 
+    def tuned(self, limit: int = 50, offset: int = 0) -> list[TunedLine]:
+        """What was tuned on each machine, in one line for each model and for each other function, the newest first."""
+        table = schema.session
+        light = select(*(table.c[name] for name in _OF_GROUPS)).order_by(*ORDERS["newest"])
+        with self.reading() as connection:
+            self._learn_models(connection)
+            groups: dict[tuple[Any, ...], list[Row[Any]]] = {}
+            for row in connection.execute(light).all():
+                model = self._models.get(row.number)
+                key = (row.workload, row.workload_name, row.machine) if model is None else (None, model[0], row.machine)
+                groups.setdefault(key, []).append(row)
+            shown = list(groups.items())[offset : offset + limit]
+            newest = [next((row for row in rows if row.best_seconds), rows[0]).number for _, rows in shown]
+            lines = {
+                row.number: line_of(row)
+                for row in connection.execute(select_lines().where(table.c.number.in_(newest))).all()
+            }
+            dead = set(whose_writer_ended(connection))
+        return [
+            TunedLine(
+                name=name,
+                machine=machine,
+                is_model=workload is None,
+                sessions=len(of_group),
+                running=sum(row.state == State.RUNNING.value and row.number not in dead for row in of_group),
+                trials=sum(row.trials for row in of_group),
+                failed=sum(row.failed for row in of_group),
+                last=of_group[0].created,
+                newest=lines[number],
+            )
+            for ((workload, name, machine), of_group), number in zip(shown, newest, strict=True)
+        ]
+
     def session(self, session_id: str) -> SessionDetails | None:
         """A session; None if there is none with this id."""
         table = schema.session
@@ -247,6 +287,12 @@ class RecordsReader:
             name: {machine: list(kernels.values()) for machine, kernels in machines.items()}
             for name, machines in found.items()
         }
+
+    def models_of(self, numbers: Sequence[int]) -> dict[int, str]:
+        """The model whose kernel each of these sessions tunes, by the number of the session; others are left out."""
+        with self.reading() as connection:
+            self._learn_models(connection)
+        return {number: self._models[number][0] for number in numbers if number in self._models}
 
     def _learn_models(self, connection: Connection) -> None:
         """Reads which model each new session is for. That never changes, so each session is read once."""

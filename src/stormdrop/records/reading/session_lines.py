@@ -75,6 +75,38 @@ class SessionLine(Summary):
     number: int = field(kw_only=True)
 
 
+@dataclass(frozen=True)
+class TunedLine:
+    """What was tuned on one machine: a model with the sessions of its kernels, or an operator with its own.
+
+    Attributes:
+        name: Its name.
+        machine: The machine.
+        is_model: Whether it is a model.
+        sessions: How many sessions have tuned it.
+        running: How many of them run.
+        trials: Their trials.
+        failed: How many of these failed.
+        last: When the newest of them was begun, in ISO 8601 and UTC.
+        newest: The newest of them that has a time, or the newest if none has.
+    """
+
+    name: str
+    machine: str
+    is_model: bool
+    sessions: int
+    running: int
+    trials: int
+    failed: int
+    last: str
+    newest: SessionLine
+
+    @property
+    def state(self) -> State:
+        """Running if any session is, else where the newest stands."""
+        return State.RUNNING if self.running else self.newest.state
+
+
 def select_lines(*further: ColumnElement[Any]) -> Select[Any]:
     """A query for lines of sessions, and for further columns of them or of their workloads."""
     columns = (schema.session.c[name] for name in _COLUMNS)

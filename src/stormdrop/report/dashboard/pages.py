@@ -15,10 +15,11 @@ from starlette.responses import HTMLResponse, Response
 from ...records.contract import State
 from ...records.reading.reader import ModelKernel, SessionDetails
 from ...records.reading.session_document import kept_phases
-from ...records.reading.session_lines import SORTS, SessionFilter, SessionLine
+from ...records.reading.session_lines import SORTS, SessionFilter, SessionLine, TunedLine
 from ...records.reading.trial_search import Cursor, TrialFilter, find_trials, trials_of
 from ...trial import Status
 from .. import formatting
+from ..traces.announcement import runs_at_work
 from .open_spans import OpenSpan, open_spans
 from .plot import Curve, Plot, plot
 from .shared import Shared
@@ -30,27 +31,31 @@ LONGEST_TEXT = 1000
 """Characters of a text to search for, at most: databases refuse patterns of many more."""
 
 _MOST_RUNNING = 6  # sessions at work that the first page draws
+_MOST_LOOKED_AT = 500  # of them that it looks at
+_MOST_RECENT = 20  # lines of what was tuned last
 
 
 def overview(request: Request) -> Response:
     """The first page: what is tuned now, and what was tuned last."""
     shared = _shared(request)
-    running = shared.reader.sessions(SessionFilter(state=State.RUNNING), limit=_MOST_RUNNING)
+    running = shared.reader.sessions(SessionFilter(state=State.RUNNING), limit=_MOST_LOOKED_AT)
     at_work = []
-    for line in running:
+    for line in _one_of_each_model(shared, running)[:_MOST_RUNNING]:
         last = trials_of(shared.reader, line.number, limit=1)
         at_work.append({"line": line, "last": last[0] if last else None, "plot": _plot_of(shared, [line])})
-    tuned = [model for model in _models(shared) if model.running]
+    models = _models(shared)
     spans, log_error = _spans(shared)
     return _page(
         request,
         "overview.html",
         totals=shared.reader.totals(),
+        runs=runs_at_work(),
+        database=shared.database,
         at_work=at_work,
-        models=tuned,
+        models=[model for model in models if model.running],
         spans=spans,
         log_error=log_error,
-        recent=shared.reader.sessions(SessionFilter(), limit=15),
+        recent=_tuned(shared, models),
     )
 
 
@@ -274,6 +279,30 @@ def _plot_of(shared: Shared, lines: Sequence[SessionLine]) -> Plot | None:
         progress = shared.progress.of(line.number)
         curves.append((line.workload_name, progress.curve, progress.elapsed))
     return plot(curves)
+
+
+def _one_of_each_model(shared: Shared, running: Sequence[SessionLine]) -> list[SessionLine]:
+    """Of the sessions of each model the one that was written last, and all others."""
+    names = shared.reader.models_of([line.number for line in running])
+    kept: dict[Any, SessionLine] = {}
+    for line in sorted(running, key=lambda line: line.written or "", reverse=True):
+        kept.setdefault((names[line.number], line.machine) if line.number in names else line.number, line)
+    return list(kept.values())
+
+
+def _tuned(shared: Shared, models: Sequence[Model]) -> list[tuple[TunedLine, float | None, float | None, str, str]]:
+    """What was tuned last: lines with their best time, that of the default, the ratio, and the address of a page."""
+    by_name = {(model.name, model.machine): model for model in models}
+    rows = []
+    for line in shared.reader.tuned(_MOST_RECENT):
+        model = by_name.get((line.name, line.machine)) if line.is_model else None
+        address = f"/sessions/{line.newest.id}"
+        best, default = line.newest.best_seconds, line.newest.baseline_seconds
+        if model is not None:
+            address = f"/model{_query({'name': model.name, 'machine': model.machine})}"
+            best, default = model.seconds, model.baseline
+        rows.append((line, best, default, formatting.ratio(default, best), address))
+    return rows
 
 
 def _models(shared: Shared) -> list[Model]:

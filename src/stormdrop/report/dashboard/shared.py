@@ -12,6 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ...records.reading.reader import RecordsReader
 from ...records.reading.session_progress import ProgressOfSessions
 from ..formatting import FILTERS
+from ..traces.announcement import runs_at_work
+
+_TICK = 2.0  # seconds after which a page is drawn anew while something runs
 
 
 @dataclass
@@ -44,9 +47,16 @@ class Shared:
         self.templates.filters.update(FILTERS)
         self.templates.globals.update(log=self.log is not None)
 
+    @property
+    def database(self) -> str:
+        """The name of the database, as runs name it."""
+        place = self.reader.place
+        return place.name if place.file is None else str(place.file.absolute())
+
     def stamp(self) -> str:
-        """A text that changes whenever a page may look different."""
-        return json.dumps([self.reader.stamp(), self._stamp_of_log()])
+        """A text that changes whenever a page may look different; while something runs, its time changes."""
+        runs = [(run.writer, int(run.elapsed / _TICK)) for run in runs_at_work()]
+        return json.dumps([self.reader.stamp(), self._stamp_of_log(), runs])
 
     def _stamp_of_log(self) -> list[float]:
         if self.log is None:
