@@ -25,6 +25,7 @@ PHASES = {
     "import": "importing the model",
     "verify": "verifying",
     "peak": "measuring the machine",
+    "baseline": "timing the untuned model",
     "tune": "searching",
     "start": "starting workers",
     "search": "searching",
