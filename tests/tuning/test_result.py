@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from stormdrop.errors import UnsupportedFunction
 from stormdrop.machine.limits.peak import Peak
 from stormdrop.measure.contract import Measurer
 from stormdrop.records import open_store
+from stormdrop.space import Ordinal, Space
 from stormdrop.trial import Candidate, Measurement, Request, Status
 from stormdrop.tuning.kernel import KernelTask
+from stormdrop.tuning.minimize import minimize
 from stormdrop.tuning.tune import tune
 
 
@@ -34,6 +37,54 @@ def test_a_result_without_a_schedule_says_so() -> None:
         _ = result.variant
     with pytest.raises(UnsupportedFunction, match="no candidate worked"):
         result.schedule()
+
+
+def test_nothing_that_was_tried_is_told_from_nothing_that_worked() -> None:
+    with open_store("sqlite://") as store:
+        result = tune_replayed(store, Counting(), time=1e-6)
+    assert (result.trials, result.best) == (0, None)
+    assert "no time was left to measure" in repr(result) and "no candidate worked" not in repr(result)
+    with pytest.raises(UnsupportedFunction, match="no time was left to measure"):
+        result.schedule()
+
+
+@pytest.mark.parametrize("trials", [None, 4, 100])
+def test_a_space_that_was_measured_as_a_whole_did_not_end_by_its_budget(trials: int | None) -> None:
+    result = minimize(
+        Space("s", [Ordinal("x", [1, 2, 4, 8])]), lambda config: config["x"], search="grid", trials=trials
+    )
+    assert result.trials == 4
+    assert (result.end, result.converged) == ("exhausted", False)
+    assert repr(result).endswith("ended because every candidate was measured")
+
+
+def test_the_end_of_a_search() -> None:
+    space = Space("s", [Ordinal("x", list(range(1, 60)))])
+    ends = {
+        search: minimize(space, lambda config: config["x"], search=search, trials=30) for search in ("grid", "droplet")
+    }
+    assert {search: result.end for search, result in ends.items()} == {"grid": "budget", "droplet": "converged"}
+    assert repr(ends["grid"]).endswith("ended by its budget") and repr(ends["droplet"]).endswith("converged")
+
+
+def test_the_end_of_a_recorded_search_is_kept() -> None:
+    space = Space("s", [Ordinal("x", [1, 2, 4, 8])])
+    with open_store("sqlite://") as store:
+        first = minimize(space, lambda config: config["x"], search="grid", store=store, name="f")
+        again = minimize(space, lambda config: config["x"], search="grid", store=store, name="f", resume=True)
+    assert again.reused == 4
+    assert first.end == again.end == "exhausted"
+
+
+def test_a_result_says_that_it_was_disturbed() -> None:
+    class Disturbed(Counting):
+        def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+            return [replace(each, suspect=True) for each in super().race(candidates, rounds)]
+
+    with open_store("sqlite://") as store:
+        quiet, disturbed = (tune_replayed(store, each, trials=6, fresh=True) for each in (Counting(), Disturbed()))
+    assert "disturbed" not in repr(quiet)
+    assert "during the last race: no speed-up is claimed" in repr(disturbed)
 
 
 def measured_too_late(*_: Any, **__: Any) -> None:

@@ -59,6 +59,8 @@ def _search(view: KernelView) -> str:
     of_all = f" of {size:,.0f}" if size else ""
     if search["interrupted"]:
         return f"Its search was interrupted after {tried}{of_all}: more time may help."
+    if search.get("end") == "exhausted":
+        return f"Its search has measured every candidate, {tried}: none is faster."
     if not search["converged"]:
         return f"Its search was stopped by its budget after {tried}{of_all}: more time may help."
     return (

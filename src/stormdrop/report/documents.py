@@ -78,6 +78,7 @@ class Searched(TypedDict):
     phases: dict[str, float]
     statuses: dict[str, int]
     converged: bool
+    end: NotRequired[str]
     interrupted: bool
     disturbed: bool
     curve: list[list[float]]

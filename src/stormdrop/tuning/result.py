@@ -22,6 +22,18 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 
+CONVERGED, EXHAUSTED, FINISHED, BUDGET = "converged", "exhausted", "finished", "budget"
+"""Why a search ended; see `SearchResult.end`."""
+
+IN_WORDS = {
+    CONVERGED: "converged",
+    EXHAUSTED: "ended because every candidate was measured",
+    FINISHED: "ended at a limit of its own",
+    BUDGET: "ended by its budget",
+}
+"""The same in words."""
+
+
 @dataclass(frozen=True)
 class KernelProgress:
     """How far the tuning of one kernel of a model is.
@@ -193,6 +205,8 @@ class SearchResult:
         baseline: Seconds of the default, the first space's origin, in the same race as the best.
         default_failed: Whether the default was tried and does not work.
         converged: Whether the search ended because it expects nothing better.
+        end: Why the search ended: "converged"; "exhausted", because every candidate was measured; "finished", at a
+            limit of its own; or "budget", because its trials or its time were spent.
         curve: (seconds of tuning, seconds per execution of the fastest candidate from then on), including earlier runs
             of a resumed session.
         suspect: Measurements that were taken beside foreign load.
@@ -219,6 +233,7 @@ class SearchResult:
     baseline: float | None
     default_failed: bool
     converged: bool
+    end: str
     curve: Sequence[tuple[float, float]]
     suspect: int
     interrupted: bool
@@ -260,14 +275,27 @@ class SearchResult:
     def __repr__(self) -> str:
         """A few lines: the best, and how it was found."""
         if self.best is None:
-            found = [f"no candidate worked; the most frequent error: {self.error}"]
+            found = [self.why_no_best]
         else:
             found = [f"best      {self.best.timing()}", f"schedule  {self.best.schedule()}"]
-        end = "interrupted" if self.interrupted else "converged" if self.converged else "ended by its budget"
+        end = "interrupted" if self.interrupted else IN_WORDS[self.end]
         end = f"ended by an error: {self.ended_by}" if self.ended_by else end
         counts = f"{self.trials} trials, {self.failed} failed, {self.reused} from records, {self.seconds:.1f} s"
         lines = [f"{type(self).__name__} of {self._subject}:", *found, f"search    {self.search}: {counts}, {end}"]
+        if self.disturbed and self.best is not None:
+            lines.append("disturbed something else used the machine during the last race: no speed-up is claimed")
+        elif self.suspect:
+            lines.append(f"disturbed something else used the machine during {self.suspect} measurements")
         return "\n  ".join(lines)
+
+    @property
+    def why_no_best(self) -> str:
+        """Why there is no result, in a line: nothing was tried, or nothing that was tried has worked."""
+        if not self.trials:
+            return (
+                "nothing was measured before it was interrupted" if self.interrupted else "no time was left to measure"
+            )
+        return f"no candidate worked; the most frequent error: {self.error}"
 
     def _repr_html_(self) -> str:
         """What Jupyter shows."""
@@ -307,6 +335,7 @@ class SearchResult:
             "best": None if self.best is None else self.best.to_json(),
             "baseline": {"seconds": self.baseline},
             "converged": self.converged,
+            "end": self.end,
             "interrupted": self.interrupted,
             "ended_by": self.ended_by,
             "disturbed": self.disturbed,
@@ -395,5 +424,5 @@ class TuneResult(SearchResult):
 
     def _working_best(self) -> BestSchedule:
         if self.best is None:
-            raise UnsupportedFunction(f"{self.workload.name}: no candidate worked")
+            raise UnsupportedFunction(f"{self.workload.name}: {self.why_no_best}")
         return self.best

@@ -24,7 +24,7 @@ from ..space import Space
 from ..trial import Candidate, Trial
 from .race import FINALISTS
 from .request import CODE_GENERATION, TuningRequest
-from .result import Best, SearchResult
+from .result import BUDGET, CONVERGED, IN_WORDS, Best, SearchResult
 from .trace import Trace
 from .transfer import STARTS, Transfer, transfer
 
@@ -136,6 +136,9 @@ def answered_result(request: TuningRequest, store: Store, answer: Answered) -> S
         finalists=[best, *others],
         baseline=outcome.baseline_seconds,
         converged=outcome.converged,
+        end=next(
+            (end for end in IN_WORDS if end == outcome.extra.get("end")), CONVERGED if outcome.converged else BUDGET
+        ),
         interrupted=False,
         disturbed=bool(outcome.extra.get("disturbed")),
         transfer=stored.setting.method.get(TRANSFER),

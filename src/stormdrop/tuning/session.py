@@ -30,7 +30,7 @@ from ..space import NoneFound
 from ..trial import Candidate, Measurement, Phases, Request, Trial, within
 from . import race
 from .request import TuningRequest
-from .result import Best, Progress, SearchResult
+from .result import BUDGET, CONVERGED, EXHAUSTED, FINISHED, Best, Progress, SearchResult
 from .reuse import TRANSFER, Answered, Fresh, Resume, answered_result, known_trials, resolve, with_starts
 from .trace import Trace
 
@@ -265,7 +265,8 @@ class Session:
             phases=phases,
             budget=budget,
             granted=granted,
-            exhausted=self._exhausted,
+            exhausted=result.end == EXHAUSTED,
+            end=result.end,
             disturbed=result.disturbed,
             **({} if self._measurer is None else self._measurer.conditions()),
         )
@@ -322,6 +323,7 @@ class Session:
             finalists=sorted(ranked, key=lambda finalist: finalist.seconds),
             baseline=baseline,
             converged=self.searcher.converged,
+            end=self._end_in_words,
             interrupted=interrupted,
             disturbed=disturbed,
             transfer=self._from_elsewhere,
@@ -381,10 +383,20 @@ class Session:
         return sum((measurement.phases for measurement in self._measurements), Phases())
 
     @property
+    def _end_in_words(self) -> str:
+        """Why the search has ended, if it has; see `SearchResult.end`."""
+        if self.searcher.converged:
+            return CONVERGED
+        if self._exhausted:
+            return EXHAUSTED
+        return FINISHED if self.searcher.finished else BUDGET
+
+    @property
     def _exhausted(self) -> bool:
         """Whether every point was measured. A search may also end at a limit of its own."""
-        spaces = self.spaces.values()
-        if not self.searcher.finished or any(space.bound > _COUNTABLE for space in spaces):
+        spaces, trials = self.spaces.values(), self.request.trials
+        spent = trials is not None and len(self.trace) >= trials
+        if not (self.searcher.finished or spent) or any(space.bound > _COUNTABLE for space in spaces):
             return False
         every = chain.from_iterable(space.points() for space in spaces)
         try:

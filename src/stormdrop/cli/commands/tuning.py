@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 
 
 _COSTLIEST = 15  # kernels that a terminal shows
+_LATE = 1.1
+"""From this many times its time on, a tuning says that it took longer."""
+
+_ENDS = {
+    "budget": "stopped by its budget before it converged",
+    "exhausted": "every candidate was measured",
+    "finished": "the search ended at a limit of its own",
+}
+"""Why a search ended that has not converged; see `SearchResult.end`."""
 
 
 @spread
@@ -95,7 +104,7 @@ def tune_op(
     if as_json:
         output.emit({**document, **extra})
     else:
-        _print_operator(document, machine)
+        _print_operator(document, machine, tune_options.seconds)
         for word, text in extra.items():
             print(f"\n# {word}\n{text}")
     if result.interrupted:
@@ -103,8 +112,8 @@ def tune_op(
     if result.ended_by:
         raise StormdropError(f"{workload.name}: its search was ended by an error: {result.ended_by}")
     if result.best is None:
-        reason = f"the most frequent error: {result.error}" if result.error else "nothing was measured within the time"
-        raise StormdropError(f"{workload.name}: no candidate worked; {reason}")
+        more = "" if result.trials else f": it took {result.seconds:.1f} s to begin; give it more --time"
+        raise StormdropError(f"{workload.name}: {result.why_no_best}{more}")
     return 0
 
 
@@ -216,10 +225,11 @@ def _limit(tune_options: TuneOptions, default: float) -> str:
     return f"until {tune_options.search} converges, {' or '.join(parts)} at most"
 
 
-def _print_operator(document: Mapping[str, Any], machine: Machine) -> None:
+def _print_operator(document: Mapping[str, Any], machine: Machine, given: float | None) -> None:
     best, baseline = document.get("best"), document.get("baseline") or {}
     if not best:
-        print(f"{document['op']}: no candidate worked ({document['trials']} trials, {document['failed']} failed)")
+        found = "no candidate worked" if document["trials"] else "nothing was measured"
+        print(f"{document['op']}: {found} ({document['trials']} trials, {document['failed']} failed)")
         return
     rows = [
         ["best", output.seconds(best["seconds"]), output.interval(best["interval"]), *_rate(best)],
@@ -233,6 +243,9 @@ def _print_operator(document: Mapping[str, Any], machine: Machine) -> None:
     if document.get("disturbed"):
         print("something else used the machine during the last race: no speedup is claimed")
     _print_effort(document)
+    if given is not None and document["seconds"] > max(_LATE * given, given + 1.0):
+        longest = output.phases(document["phases"])
+        print(f"it took {document['seconds'] - given:.1f} s longer than the {given:g} s that it was given: {longest}")
 
 
 def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> None:
@@ -358,7 +371,7 @@ def _print_effort(document: Mapping[str, Any]) -> None:
     elif document.get("ended_by"):
         print("ended by an error: everything measured is kept")
     elif document.get("converged") is False:
-        print("stopped by its budget before it converged")
+        print(_ENDS[document.get("end", "budget")])
 
 
 def _print_transfer(document: Mapping[str, Any]) -> None:

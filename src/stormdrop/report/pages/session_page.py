@@ -111,6 +111,8 @@ def _why(session: Document, place: Roofline | None, ranked: Sequence[Document]) 
     tried = formatting.count(len({_key(trial) for trial in session["trials"]}), "candidate")
     if outcome is None:
         sentences.append(f"The session has no result yet; {tried} were tried.")
+    elif outcome["extra"].get("end") == "exhausted":
+        sentences.append(f"Its search has measured every candidate of its spaces, {tried}.")
     elif outcome["converged"]:
         sentences.append(f"Its search converged after {tried}: it found nothing significantly faster in its spaces.")
     else:
