@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from command_line import complaint, document, output_of, sections_of_guide
 
+from stormdrop.model import load
 from stormdrop.model.artifact.artifact_files import TUNING
-from stormdrop.model.tuning.tuning_file import read_tuning
+from stormdrop.model.artifact.kept_tuning import read_tuning
 
 pytestmark = pytest.mark.compiles
 
@@ -43,6 +44,20 @@ def test_what_a_model_keeps_of_its_tuning(artifact: Path) -> None:
         assert kernel["chosen"] == {"sketch": schedule["sketch"], "config": schedule["config"]}
     assert tuning["command"].startswith("stormdrop tune ")
     assert "--trials 8" in tuning["command"]
+
+
+def test_a_notebook_shows_a_loaded_model_with_its_latency(artifact: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sd"
+    shutil.copytree(artifact, copy)
+    model = load(copy)
+    html = model._repr_html_()
+    assert model.metadata.name in html and "<details>" in html and "float32[" in html
+    assert "latency" in html and "MFLOP" not in html
+    shutil.rmtree(copy)  # the model is in memory, what is known of its tuning is not
+    html = model._repr_html_()
+    assert "latency" not in html and "MFLOP" in html
+    model.save(copy)  # a folder without a tuning
+    assert model.folder == copy and "latency" not in model._repr_html_()
 
 
 def test_a_damaged_document_is_one_line(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from stormdrop.machine.cpu import Cpu, parse_machine
 from stormdrop.machine.remote.tracker import boards
 from stormdrop.model import load, tune_model
 from stormdrop.model.artifact.artifact import CompiledModel
+from stormdrop.model.artifact.kept_tuning import read_tuning
 from stormdrop.model.building.board import LEFT_OUT, Board, BoardModel
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
@@ -28,7 +29,6 @@ from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tuning.selection import fastest_on_board
-from stormdrop.model.tuning.tuning_file import read_tuning
 from stormdrop.records import open_store
 
 pytestmark = pytest.mark.compiles

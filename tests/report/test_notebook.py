@@ -7,7 +7,7 @@ from typing import Any
 from report_documents import HOSTILE, bench, searched, tuning
 from test_model_page import Elements
 
-from stormdrop.report.notebook import bench_html, kernel_html, model_html
+from stormdrop.report.notebook import bench_html, compiled_html, kernel_html, model_html
 
 
 def shown(html: str) -> Elements:
@@ -44,3 +44,40 @@ def test_a_model() -> None:
 
 def test_a_bench() -> None:
     assert "1.43 to 1.57" in shown(bench_html(bench())).text
+
+
+def compiled_document() -> dict[str, Any]:
+    document = tuning()
+    kept = {key: document[key] for key in ("latency", "untuned", "speedup", "verified", "profile")}
+    words = {
+        "machine": "a CPU",
+        "precision": "bf16",
+        "inputs": HOSTILE,
+        "outputs": "y float32[1]",
+        "sizes": ["x=1", "x=4"],
+    }
+    return {"name": HOSTILE, "kernels": {HOSTILE: {"flops": 2e6, "bytes": 8.0}}, **words, **kept}
+
+
+def test_a_compiled_model_with_its_kernels_folded_away() -> None:
+    document = compiled_document()
+    elements = shown(compiled_html(document))
+    assert {"details", "summary"} <= {tag for tag, _ in elements.found}
+    for words in ("a CPU", "bf16", "x=1; x=4", "1 ms (900 µs to 1.1 ms)", "3 kernels", "60%"):
+        assert words in elements.text, words
+    assert "not reliable" not in elements.text
+    document["latency"]["disturbed"] = True
+    assert "not reliable" in shown(compiled_html(document)).text
+
+
+def test_a_compiled_model_that_was_not_tuned() -> None:
+    nothing = dict.fromkeys(("latency", "untuned", "speedup", "verified", "profile"))
+    text = shown(compiled_html({**compiled_document(), **nothing})).text
+    assert "latency" not in text
+    assert "MFLOP a call" in text and "1 kernel" in text
+
+
+def test_a_result_says_what_disturbed_it() -> None:
+    assert "no speed-up is claimed" in shown(kernel_html({**kernel_document(), "disturbed": True})).text
+    nothing = {**kernel_document(), "best": None, "trials": 0, "failed": 0}
+    assert "nothing was measured" in shown(kernel_html(nothing)).text

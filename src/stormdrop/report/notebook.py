@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from .formatting import config, interval, ratios, time
+from .formatting import config, count, interval, percent, ratios, time
 from .headline import headline
 from .plots.model_plots import latencies, over_time
 from .plots.svg import inline
@@ -40,10 +40,11 @@ def kernel_html(document: Document) -> str:
     if best is not None:
         rows.append(("best", time(best["seconds"]), interval(best["interval"])))
         rows.append(("default", time(document["baseline"]["seconds"]), ""))
-    found = _table(("", "time", "95% interval"), rows) if rows else Markup("<p>no candidate worked</p>")
-    said = Markup()
+    nothing = "no candidate worked" if document["trials"] else "nothing was measured"
+    found = _table(("", "time", "95% interval"), rows) if rows else Markup("<p>{}</p>").format(nothing)
+    said = _disturbed(document.get("disturbed"), "the last race: no speed-up is claimed")
     if best is not None:
-        said = Markup("<p><code>{}({})</code></p>").format(best["sketch"], config(best["config"]))
+        said += Markup("<p><code>{}({})</code></p>").format(best["sketch"], config(best["config"]))
         if best["speedup"]:
             text = f"{best['speedup'][0]:.2f} ({ratios(best['speedup'][1:])}) times as fast as the default"
             said += Markup("<p>{}</p>").format(text)
@@ -84,6 +85,32 @@ def model_html(document: Document) -> str:
     )
 
 
+def compiled_html(document: Document) -> str:
+    """A compiled model: what it takes and gives, and for which machine; how fast it is, if its tuning is known.
+
+    Args:
+        document: `name`, `machine`, `precision`, `inputs` and `outputs` in words, `sizes` (empty if there is one), and
+            `kernels` (the `flops` of a call of each by its name). Of the document of its tuning `latency`, `untuned`,
+            `speedup`, `verified` and `profile`, each of which may be None.
+
+    Returns:
+        HTML. Every text of the document is escaped.
+    """
+    facts = [("machine", document["machine"]), ("precision", document["precision"])]
+    facts += [("inputs", document["inputs"]), ("outputs", document["outputs"])]
+    facts += [("sizes", "; ".join(document["sizes"]))] if document["sizes"] else []
+    latency, untuned, verified = document["latency"], document["untuned"], document["verified"]
+    if latency and latency["seconds"] is not None:
+        facts.append(("latency", f"{time(latency['seconds'])} ({interval(latency['interval'])})"))
+    if untuned and untuned["seconds"] is not None:
+        faster = f", {document['speedup'][0]:.2f} times as long" if document["speedup"] else ""
+        facts.append(("default schedules", f"{time(untuned['seconds'])}{faster}"))
+    if verified and verified["max_error"] is not None:
+        facts.append(("error", f"{verified['max_error']:.1e} against {verified['against']}"))
+    disturbed = _disturbed(latency and latency.get("disturbed"), "the timing: the figures are not reliable")
+    return _whole(document["name"], _table((), facts) + disturbed + _kernels(document))
+
+
 def bench_html(document: Document) -> str:
     """The result of a bench: each contender with its interval.
 
@@ -110,6 +137,27 @@ def bench_html(document: Document) -> str:
     )
 
 
+def _kernels(document: Document) -> Markup:
+    """The kernels, folded away: with their times if the model was profiled, else with their operations."""
+    profile = document["profile"]
+    headings: tuple[str, ...] = ("kernel", "MFLOP a call")
+    rows: list[tuple[str, ...]] = [(name, f"{work['flops'] / 1e6:.3g}") for name, work in document["kernels"].items()]
+    if profile:
+        headings = ("kernel", "calls", "together", "share")
+        rows = [
+            (each["name"], str(each["calls"]), time(each["seconds"]), percent(each["seconds"] / profile["seconds"]))
+            for each in profile["kernels"]
+        ]
+    if not rows:
+        return Markup()
+    summary = Markup("<summary>{}</summary>").format(count(len(rows), "kernel"))
+    return Markup("<details>{}{}</details>").format(summary, _table(headings, rows))
+
+
+def _disturbed(whether: Any, what: str) -> Markup:
+    return Markup("<p>Something else used the machine during {}.</p>").format(what) if whether else Markup()
+
+
 def _whole(title: str, content: Markup) -> str:
     return str(Markup("<div><strong>{}</strong>{}</div>").format(title, content))
 
@@ -119,14 +167,19 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
         Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(cell) for cell in row))
         for row in rows
     ]
-    head = Markup("").join(Markup("<th>{}</th>").format(heading) for heading in headings)
-    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, Markup("").join(lines))
+    cells = Markup("").join(Markup("<th>{}</th>").format(heading) for heading in headings)
+    head = Markup("<thead><tr>{}</tr></thead>").format(cells) if headings else Markup()
+    return Markup("<table>{}<tbody>{}</tbody></table>").format(head, Markup("").join(lines))
 
 
 def _effort(document: Document) -> Markup:
     text = f"{document['trials']} trials, {document['failed']} failed, {document['seconds']:.1f} s"
-    ended = ", converged" if document["converged"] else ""
-    return Markup("<p>{}: {}{}</p>").format(document["search"], text, ended)
+    end = document.get("end") or ("converged" if document["converged"] else "")
+    return Markup("<p>{}: {}{}</p>").format(document["search"], text, _ENDS.get(end, ""))
+
+
+_ENDS = {"converged": ", converged", "exhausted": ", every candidate was measured"}
+"""Why a search ended, as far as that says that more time would bring nothing."""
 
 
 def _plot(figure: Figure | None, title: str) -> Markup:

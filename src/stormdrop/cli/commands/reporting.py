@@ -95,7 +95,7 @@ def write_page(page: str, path: Path) -> int:
 
 
 def _model_page(folder: Path, bench: Bench | None) -> str:
-    from ...model.tuning.tuning_file import read_tuning
+    from ...model.artifact.kept_tuning import read_tuning
     from ...report.documents import Tuning, checked
     from ...report.pages.model_page import model_page
 

@@ -7,7 +7,7 @@ folder/
   weights.bin     the large constants, if there are any, which loading maps; see `program`
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
   kernels.so      in a native model instead of kernels.bc: machine code, for which loading needs no LLVM
-  tuning.json.gz  what its tuning found, from which a report is made; see `tuning/tuning_file.py`
+  tuning.json.gz  what its tuning found, from which a report is made; see `kept_tuning.py`
   foreign_0.onnx  the parts that onnxruntime runs, if there are any; see `onnxruntime_parts`
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from ...machine.process.memory import return_freed_memory
 from . import artifact_files
 from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder
 from .call_inputs import CallInputs
+from .kept_tuning import read_tuning
 from .loading import load_program, without_scope_warnings
 from .machines import Entry, Machine, Machines, checked_threads, machine_of, main_function, main_name
 from .metadata import Metadata, Size, TensorInfo, described, sizes_in_words
@@ -56,6 +57,7 @@ class CompiledModel:
         foreign: The parts that onnxruntime runs.
         digest: The digest of all files of the folder that the model was loaded from or was saved to last: 64
             hexadecimal digits. None if there is no such folder. Give it to `stormdrop.load` to get this very model.
+        folder: That folder; None if there is none.
 
     Example:
         ```python
@@ -92,6 +94,7 @@ class CompiledModel:
         self.symbols = dict(symbols or {})
         self.foreign = foreign or OnnxruntimeParts()
         self.digest: str | None = None
+        self.folder: Path | None = None
         self._program = program
         self._make_ready()
 
@@ -129,7 +132,7 @@ class CompiledModel:
         checked_threads(threads)  # before anything of the folder runs
         program, metadata, found, foreign = load_program(Path(folder), digest)
         model = cls(program, metadata, foreign=foreign, threads=threads)
-        model.digest = found
+        model.digest, model.folder = found, Path(folder)
         return model
 
     def reloaded(self, folder: Path) -> CompiledModel:
@@ -186,7 +189,7 @@ class CompiledModel:
             digest = self.write_files(new, native)
 
         save_folder(path, write)
-        self.digest = digest
+        self.digest, self.folder = digest, path
         return path
 
     def __repr__(self) -> str:
@@ -197,6 +200,35 @@ class CompiledModel:
             fewer = f"; fewer rows of {', '.join(map(shown, self.metadata.batched))}" if self.metadata.batched else ""
             lines.append(f"{'sizes':<8} {'; '.join(sizes_in_words(self._inputs.sizes))}{fewer}")
         return "\n  ".join([f"{type(self).__name__} {shown(self.metadata.name)}:", *lines])
+
+    def _repr_html_(self) -> str:
+        """What Jupyter shows: name, machine, sizes, latency, precision; the kernels are folded away."""
+        from ...report.notebook import compiled_html
+
+        tuning: Mapping[str, Any] = self._tuning() or {}
+        metadata = self.metadata
+        return compiled_html(
+            {
+                "name": metadata.name,
+                "machine": tuning.get("target") or metadata.cpu,
+                "precision": metadata.provenance.get("precision", "float32"),
+                "inputs": described(self.inputs),
+                "outputs": described(self.outputs),
+                "sizes": sizes_in_words(self._inputs.sizes) if len(self._inputs.sizes) > 1 else [],
+                "kernels": {name: asdict(work) for name, work in metadata.kernels.items()},
+                **{key: tuning.get(key) for key in ("latency", "untuned", "speedup", "verified", "profile")},
+            }
+        )
+
+    def _tuning(self) -> dict[str, Any] | None:
+        """The document of its tuning; None if the folder has none, or is another model by now."""
+        if self.folder is None:
+            return None
+        try:
+            _, digest, tuning = read_tuning(self.folder)
+        except ArtifactError:  # the folder is gone, and the model is still here
+            return None
+        return tuning if digest == self.digest else None
 
     @property
     def metadata(self) -> Metadata:

@@ -1,5 +1,7 @@
 """What tuning a model found, kept in its folder beside the model: a gzipped JSON document that a report is made from.
 
+`artifact/kept_tuning.py` reads it.
+
 The document is that of `stormdrop tune --json`, without its digest, and with these keys more:
 
     format     1
@@ -22,11 +24,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from ...errors import ArtifactError, SpaceError, one_line
+from ...errors import ArtifactError, SpaceError
 from ...machine.cpu import Cpu
 from ...machine.limits.peak import known_peak
 from ...report.formatting import json_value
@@ -34,8 +36,9 @@ from ...space import Space
 from ...tuning.kernel import KernelTask
 from ...tuning.options import FLOAT32, TuneOptions
 from ..artifact.artifact import CompiledModel
-from ..artifact.artifact_files import METADATA, TUNING, checksum, open_files
+from ..artifact.artifact_files import METADATA, TUNING, checksum
 from ..artifact.atomic_folder import replace_folder
+from ..artifact.kept_tuning import FORMAT
 from ..artifact.metadata import Metadata
 from ..building.builder import ModelBuilder
 from ..building.tuned_task import Choice, TunedTask
@@ -43,10 +46,6 @@ from ..inputs.combinations import GivenShapes, is_list
 from ..inputs.inputs import Values
 from ..profile import Profile
 from .result import ModelResult
-
-_FORMAT = 1
-_MOST_BYTES = 1 << 27
-"""A document that unpacks to more is refused: no tuning writes one."""
 
 
 def tuning_document(
@@ -76,7 +75,7 @@ def tuning_document(
     source = result.model.metadata.provenance.get("source")
     del document["digest"]  # it is not known before the document is written
     whole = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": None if source is None else _command(source, options, shapes, result.target, values or {}),
         **document,
@@ -93,7 +92,7 @@ def add_tuning(model: CompiledModel, folder: Path, document: Mapping[str, Any]) 
     """Adds the document of a tuning to the folder of a saved model. The folder changes at once, or not at all.
 
     Args:
-        model: The model that was saved there. It gets the new digest.
+        model: The model that was saved there. It gets the new digest, and knows the folder.
         folder: Where it was saved.
         document: The document.
 
@@ -116,57 +115,10 @@ def add_tuning(model: CompiledModel, folder: Path, document: Mapping[str, Any]) 
     before = model.digest
     try:
         replace_folder(folder, write)
+        model.folder = folder
     except OSError as error:
         model.digest = before
         raise ArtifactError(f"{folder}: cannot be written: {error.strerror or error}") from error
-
-
-def read_tuning(folder: Path) -> tuple[Metadata, str, dict[str, Any] | None]:
-    """Reads what the folder of a saved model says about the model. Nothing of it runs.
-
-    Args:
-        folder: The folder.
-
-    Returns:
-        The metadata, the digest that covers all files, and the document of the tuning; None if the folder has none,
-        because the model was compiled without tuning or by an earlier version.
-
-    Raises:
-        ArtifactError: It is no model, or damaged.
-    """
-    try:
-        with open_files(folder) as files:
-            if METADATA not in files:
-                raise ArtifactError(f"{folder}: no stormdrop model")
-            metadata, checksums, digest = Metadata.from_json(files[METADATA].read())
-            if TUNING not in checksums:
-                return metadata, digest, None
-            if TUNING not in files:
-                raise ArtifactError(f"{folder}: {TUNING} is missing")
-            if checksum(folder / TUNING) != checksums[TUNING]:
-                raise ArtifactError(f"{folder}: {TUNING} is damaged: its checksum differs")
-            return metadata, digest, _read(folder, files[TUNING])
-    except (NotADirectoryError, FileNotFoundError):
-        raise ArtifactError(f"{folder}: no stormdrop model") from None
-    except OSError as error:
-        raise ArtifactError(f"{folder}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ArtifactError(f"{folder}: {METADATA} cannot be read: {one_line(error)}") from error
-
-
-def _read(folder: Path, file: BinaryIO) -> dict[str, Any]:
-    try:
-        with gzip.open(file) as unpacked:
-            data = unpacked.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise ArtifactError(f"{folder}: {TUNING} is larger than any tuning writes it")
-        document: Any = json.loads(data)
-    except (OSError, EOFError, ValueError, RecursionError) as error:
-        raise ArtifactError(f"{folder}: {TUNING} cannot be read: {one_line(error)}") from error
-    form = document.get("format") if isinstance(document, dict) else None
-    if form != _FORMAT:
-        raise ArtifactError(f"{folder}: {TUNING} is of format {form!r}, not {_FORMAT}")
-    return dict(document)
 
 
 def _points(space: Space) -> int:
@@ -204,7 +156,7 @@ def _kernel(
         found = result.to_json()
         keys = ("best", "baseline", "trials", "failed", "reused", "suspect", "seconds", "phases", "statuses")
         entry["search"] = {
-            **{key: found[key] for key in (*keys, "converged", "interrupted", "disturbed", "curve")},
+            **{key: found[key] for key in (*keys, "converged", "end", "interrupted", "disturbed", "curve")},
             "error": result.error,
             "finalists": [finalist.to_json() for finalist in result.finalists],
             "by_sketch": [best.to_json() for best in result.by_sketch],
