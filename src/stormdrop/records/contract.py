@@ -31,6 +31,20 @@ LONGEST_NAME = 1000
 """The most characters of a name in the records."""
 
 
+CONDITIONS = ", constants from "
+"""Separates a machine from the conditions of a measurement there, such as where the constants of a kernel come from."""
+
+
+def machine_alone(machine: str) -> str:
+    """A machine, as problems name it, without the conditions of a measurement.
+
+    Example:
+        >>> machine_alone("a CPU, 2 cores, constants from memory, inputs and outputs from the last cache")
+        'a CPU, 2 cores'
+    """
+    return machine.partition(CONDITIONS)[0]
+
+
 class State(enum.Enum):
     """Where a session stands. A session counts as interrupted if its process died before it could say so."""
 

@@ -187,7 +187,7 @@ def shape(extents: Sequence[int]) -> str:
 
 
 def short_machine(machine: str, most: int = 36) -> str:
-    """The name of a machine without what tells it from no other one, for a column.
+    """The name of a machine for a column, without words that tell it from no other one.
 
     Args:
         machine: The machine, as records name it.

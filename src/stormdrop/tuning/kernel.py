@@ -21,6 +21,7 @@ from ..machine.limits.passing import Passing
 from ..measure.contract import KernelSetup, Measurer, Site
 from ..measure.sites import site_of
 from ..records import Config, Problem, Store
+from ..records.contract import CONDITIONS
 from ..search import Knowledge, Network
 from ..search.contract import ALONE
 from ..sketches import knowledge, registry
@@ -212,7 +213,7 @@ class KernelTask:
         """Where constants come from in every execution, as records name it; empty if they stay in caches."""
         if self.passing is None:
             return ""
-        return f", constants from {self.passing.place}, inputs and outputs from the last cache"
+        return f"{CONDITIONS}{self.passing.place}, inputs and outputs from the last cache"
 
     def measurer(self, fastest: float | None) -> AbstractContextManager[Measurer]:
         """A measurer for its session.

@@ -13,7 +13,8 @@ from records_to_show import HOSTILE, SKETCH, client, database, opened, worked
 from starlette.testclient import TestClient
 
 from stormdrop import events
-from stormdrop.records import Outcome, open_store
+from stormdrop.records import Outcome, Problem, Setting, open_store
+from stormdrop.records.contract import CONDITIONS
 from stormdrop.records.reading.reader import RecordsReader
 from stormdrop.records.reading.session_lines import SessionFilter
 from stormdrop.report.traces.announcement import announced
@@ -84,7 +85,7 @@ def test_a_model_and_an_operator_have_one_row_each(tmp_path: Path) -> None:
     rows = tuned.partition("<tbody>")[2].split("<tr>")[1:]
     assert len(rows) == 2
     model, operator = rows
-    assert '>net</a> <span class="small">model, 3 sessions<' in model and "6 ms" in model and "running" in model
+    assert '>net</a> <span class="small">model, sum of 3 kernels<' in model and "6 ms" in model and "running" in model
     assert "the newest of 2 sessions" in operator and "2 ms" in operator and "3.00x" in operator
     assert page.count("<article>") == 1  # one session of the model stands for all
 
@@ -105,6 +106,20 @@ def test_a_run_is_shown_from_its_first_second_on(tmp_path: Path) -> None:
 
 def test_a_machine_has_a_short_name_and_a_whole_one(dashboard: TestClient) -> None:
     assert '<span title="a CPU, 2 cores">a, 2 cores</span>' in text(dashboard, "/sessions")
+
+
+def test_kernels_that_were_measured_otherwise_belong_to_one_model(tmp_path: Path) -> None:
+    path, whole = tmp_path / "records.db", f"a CPU, 2 cores{CONDITIONS}memory, inputs and outputs from the last cache"
+    setting = Setting("storm", 0, {SKETCH: "f"}, method={"model": {"name": "net", "calls": 1, "kernels": 2}})
+    with open_store(path) as store:
+        for name, machine in (("conv2d", "a CPU, 2 cores"), ("dense", whole)):
+            session = store.open(Problem(name, name, name, "llvm", machine), setting)
+            store.append(session, 0, [worked(1e-3)])
+    with client(path) as dashboard:
+        assert text(dashboard, "/models").count("/model?") == 1
+        assert text(dashboard, "/").partition("Tuned last")[2].count("/model?") == 1
+        assert "2 ms" in text(dashboard, "/model?name=net&machine=a+CPU,+2+cores")
+        assert f'<span title="{whole}">a, 2 cores</span>' in text(dashboard, "/sessions")
 
 
 def test_a_session_shows_its_result(dashboard: TestClient, path: Path) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, Row, event, func, select
 
 from ...errors import StoreError, one_line
 from ..codec import clean
-from ..contract import Outcome, State
+from ..contract import Outcome, State, machine_alone
 from ..place import Place
 from ..sql import rows, schema
 from ..sql.connection import connect, transaction
@@ -225,7 +225,8 @@ class RecordsReader:
             groups: dict[tuple[Any, ...], list[Row[Any]]] = {}
             for row in connection.execute(light).all():
                 model = self._models.get(row.number)
-                key = (row.workload, row.workload_name, row.machine) if model is None else (None, model[0], row.machine)
+                kind = (row.workload, row.workload_name) if model is None else (None, model[0])
+                key = (*kind, machine_alone(row.machine))
                 groups.setdefault(key, []).append(row)
             shown = list(groups.items())[offset : offset + limit]
             newest = [next((row for row in rows if row.best_seconds), rows[0]).number for _, rows in shown]
@@ -279,7 +280,7 @@ class RecordsReader:
         found: dict[str, dict[str, dict[int, ModelKernel]]] = {}
         for row in found_rows:
             (name, calls, together), line = self._models[row.number], line_of(row)
-            kernels = found.setdefault(name, {}).setdefault(line.machine, {})
+            kernels = found.setdefault(name, {}).setdefault(machine_alone(line.machine), {})
             known = kernels.get(row.workload)
             if known is None or (known.line.best_seconds is None and line.best_seconds is not None):
                 kernels[row.workload] = ModelKernel(calls, together, line)

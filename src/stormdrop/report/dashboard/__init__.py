@@ -4,6 +4,7 @@ app.py         the application: its routes
 shared.py      what all requests share: the records, the templates
 guard.py       who may ask: hosts, origins, methods, the token; the headers of every answer
 pages.py       the pages
+tuned.py       models and operators as their rows
 downloads.py   sessions and trials as CSV and JSON
 changes.py     tells a browser that there is something new
 open_spans.py  what a tuning is doing now, from its log

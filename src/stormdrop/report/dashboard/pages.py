@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from ...records.contract import State
-from ...records.reading.reader import ModelKernel, SessionDetails
+from ...records.reading.reader import SessionDetails
 from ...records.reading.session_document import kept_phases
-from ...records.reading.session_lines import SORTS, SessionFilter, SessionLine, TunedLine
+from ...records.reading.session_lines import SORTS, SessionFilter, SessionLine
 from ...records.reading.trial_search import Cursor, TrialFilter, find_trials, trials_of
 from ...trial import Status
 from .. import formatting
@@ -23,6 +21,7 @@ from ..traces.announcement import runs_at_work
 from .open_spans import OpenSpan, open_spans
 from .plot import Curve, Plot, plot
 from .shared import Shared
+from .tuned import one_of_each_model, query_of, tuned_last, tuned_models
 
 PAGE = 50
 """Lines of a table on one page."""
@@ -32,7 +31,6 @@ LONGEST_TEXT = 1000
 
 _MOST_RUNNING = 6  # sessions at work that the first page draws
 _MOST_LOOKED_AT = 500  # of them that it looks at
-_MOST_RECENT = 20  # lines of what was tuned last
 
 
 def overview(request: Request) -> Response:
@@ -40,10 +38,10 @@ def overview(request: Request) -> Response:
     shared = _shared(request)
     running = shared.reader.sessions(SessionFilter(state=State.RUNNING), limit=_MOST_LOOKED_AT)
     at_work = []
-    for line in _one_of_each_model(shared, running)[:_MOST_RUNNING]:
+    for line in one_of_each_model(shared, running)[:_MOST_RUNNING]:
         last = trials_of(shared.reader, line.number, limit=1)
         at_work.append({"line": line, "last": last[0] if last else None, "plot": _plot_of(shared, [line])})
-    models = _models(shared)
+    models = tuned_models(shared)
     spans, log_error = _spans(shared)
     return _page(
         request,
@@ -55,7 +53,7 @@ def overview(request: Request) -> Response:
         models=[model for model in models if model.running],
         spans=spans,
         log_error=log_error,
-        recent=_tuned(shared, models),
+        recent=tuned_last(shared, models),
     )
 
 
@@ -81,9 +79,9 @@ def sessions(request: Request) -> Response:
         sorts=SORTS,
         choices=shared.reader.choices(),
         states=[state.value for state in State],
-        download=_query({name: value for name, value in kept.items() if name != "sort"}),
-        earlier=_query({**kept, "page": number - 1}) if number > 1 else None,
-        later=_query({**kept, "page": number + 1}) if number < pages else None,
+        download=query_of({name: value for name, value in kept.items() if name != "sort"}),
+        earlier=query_of({**kept, "page": number - 1}) if number > 1 else None,
+        later=query_of({**kept, "page": number + 1}) if number < pages else None,
     )
 
 
@@ -106,7 +104,7 @@ def session(request: Request) -> Response:
         trials=trials,
         status=status,
         statuses=[each.value for each in Status],
-        older=None if older is None else _query({"status": status, "before": older}),
+        older=None if older is None else query_of({"status": status, "before": older}),
         phases=kept_phases(details.outcome.extra) if details.outcome else {},
         model=details.method.get("model"),
         starts=len(details.method.get("starts", ())),
@@ -123,50 +121,25 @@ def trials(request: Request) -> Response:
         request,
         "trials.html",
         trials=found.trials,
-        after=None if found.after is None else _query({**kept, "after": found.after}),
+        after=None if found.after is None else query_of({**kept, "after": found.after}),
         full=len(found.trials) == PAGE,
         filter=wanted,
         choices=shared.reader.choices(),
         statuses=[each.value for each in Status],
-        download=_query(kept),
+        download=query_of(kept),
     )
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model with its kernels, as one machine has tuned them.
-
-    Attributes:
-        name: Its name.
-        machine: The machine.
-        kernels: Its kernels, the one that takes most of the time first.
-        seconds: The sum of the kernels that have a time; None as long as others are still to be measured.
-        baseline: The same sum with default schedules; None unless it is known of every kernel.
-        known: Kernels that have a time.
-        expected: Kernels that will have one in the end.
-        running: Kernels that are tuned now.
-    """
-
-    name: str
-    machine: str
-    kernels: Sequence[ModelKernel]
-    seconds: float | None
-    baseline: float | None
-    known: int
-    expected: int
-    running: int
 
 
 def models(request: Request) -> Response:
     """The models whose kernels the records hold."""
-    return _page(request, "models.html", models=_models(_shared(request)))
+    return _page(request, "models.html", models=tuned_models(_shared(request)))
 
 
 def model(request: Request) -> Response:
     """One model with its kernels."""
     query = request.query_params
     wanted = (query.get("name", ""), query.get("machine", ""))
-    found = [each for each in _models(_shared(request)) if (each.name, each.machine) == wanted]
+    found = [each for each in tuned_models(_shared(request)) if (each.name, each.machine) == wanted]
     if not found:
         raise HTTPException(404)
     return _page(request, "model.html", model=found[0], ratio=formatting.ratio)
@@ -247,12 +220,6 @@ def _positive(text: str | None) -> int:
     return max(1, int(text)) if text and text.isascii() and text.isdigit() and len(text) < 10 else 1
 
 
-def _query(values: Mapping[str, Any]) -> str:
-    """The end of an address, with its question mark."""
-    kept = {name: str(value) for name, value in values.items() if value not in (None, "")}
-    return f"?{urlencode(kept)}" if kept else ""
-
-
 # What pages show
 
 
@@ -279,48 +246,6 @@ def _plot_of(shared: Shared, lines: Sequence[SessionLine]) -> Plot | None:
         progress = shared.progress.of(line.number)
         curves.append((line.workload_name, progress.curve, progress.elapsed))
     return plot(curves)
-
-
-def _one_of_each_model(shared: Shared, running: Sequence[SessionLine]) -> list[SessionLine]:
-    """Of the sessions of each model the one that was written last, and all others."""
-    names = shared.reader.models_of([line.number for line in running])
-    kept: dict[Any, SessionLine] = {}
-    for line in sorted(running, key=lambda line: line.written or "", reverse=True):
-        kept.setdefault((names[line.number], line.machine) if line.number in names else line.number, line)
-    return list(kept.values())
-
-
-def _tuned(shared: Shared, models: Sequence[Model]) -> list[tuple[TunedLine, float | None, float | None, str, str]]:
-    """What was tuned last: lines with their best time, that of the default, the ratio, and the address of a page."""
-    by_name = {(model.name, model.machine): model for model in models}
-    rows = []
-    for line in shared.reader.tuned(_MOST_RECENT):
-        model = by_name.get((line.name, line.machine)) if line.is_model else None
-        address = f"/sessions/{line.newest.id}"
-        best, default = line.newest.best_seconds, line.newest.baseline_seconds
-        if model is not None:
-            address = f"/model{_query({'name': model.name, 'machine': model.machine})}"
-            best, default = model.seconds, model.baseline
-        rows.append((line, best, default, formatting.ratio(default, best), address))
-    return rows
-
-
-def _models(shared: Shared) -> list[Model]:
-    found = []
-    for name, by_machine in shared.reader.models().items():
-        for machine, kernels in by_machine.items():
-            seconds = [each.calls * each.line.best_seconds for each in kernels if each.line.best_seconds is not None]
-            defaults = [each.line.baseline_seconds for each in kernels]
-            baseline = None
-            if all(default is not None for default in defaults):
-                baseline = sum(each.calls * (each.line.baseline_seconds or 0.0) for each in kernels)
-            running = sum(each.line.state is State.RUNNING for each in kernels)
-            ordered = sorted(kernels, key=lambda each: -each.calls * (each.line.best_seconds or 0.0))
-            newest = max(kernels, key=lambda each: each.line.number)
-            expected = max(len(kernels), newest.together)
-            total = None if running and len(seconds) < expected else sum(seconds)
-            found.append(Model(name, machine, ordered, total, baseline, len(seconds), expected, running))
-    return sorted(found, key=lambda model: (-model.running, model.name, model.machine))
 
 
 def _spans(shared: Shared) -> tuple[list[OpenSpan], str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from ...records.contract import machine_alone
 from ...records.reading.reader import RecordsReader
 from ...records.reading.session_progress import ProgressOfSessions
 from ..formatting import FILTERS
@@ -44,7 +45,7 @@ class Shared:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self.templates.filters.update(FILTERS)
+        self.templates.filters.update(FILTERS, machine_alone=machine_alone)
         self.templates.globals.update(log=self.log is not None)
 
     @property
