@@ -12,23 +12,27 @@ from stormdrop.tuning.result import KernelProgress
 KERNEL: Any = object()
 
 
+def dense(state: str, trials: int = 0, best_seconds: float | None = None) -> KernelProgress:
+    return KernelProgress("dense", 3, state, trials, best_seconds, ("head.dense",))
+
+
 def so_far(state: State, now: bool = False) -> KernelProgress:
-    task: Any = SimpleNamespace(name="dense", weight=3)
+    task: Any = SimpleNamespace(name="dense", weight=3, layers=("head.dense",))
     return ScheduledTask(task, state).so_far(now)
 
 
 def test_a_kernel_goes_from_waiting_to_done() -> None:
     session: Any = SimpleNamespace(trials=8)
     running = Running(KERNEL, session, TaskProgress(3, 1.0, ("tiled",), 0.0))
-    assert so_far(Waiting(KERNEL)) == KernelProgress("dense", 3, "waiting")
-    assert so_far(running, now=True) == KernelProgress("dense", 3, "tuning", 8)
+    assert so_far(Waiting(KERNEL)) == dense("waiting")
+    assert so_far(running, now=True) == dense("tuning", 8)
     running.progress.add(1.0, 2e-3)
-    assert so_far(running) == KernelProgress("dense", 3, "paused", 8, 2e-3)
+    assert so_far(running) == dense("paused", 8, 2e-3)
     result: Any = SimpleNamespace(trials=9, best=SimpleNamespace(seconds=1e-3))
-    assert so_far(Answered(KERNEL, result, running.progress)) == KernelProgress("dense", 3, "done", 9, 1e-3)
+    assert so_far(Answered(KERNEL, result, running.progress)) == dense("done", 9, 1e-3)
     assert so_far(Answered(KERNEL, result)).state == "recorded"
 
 
 def test_a_kernel_that_is_not_tuned() -> None:
-    assert so_far(Plain("no sketch")) == KernelProgress("dense", 3, "plain")
+    assert so_far(Plain("no sketch")) == dense("plain")
     assert so_far(Waiting(KERNEL, "no time left")).state == "plain"

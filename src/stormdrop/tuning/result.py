@@ -45,6 +45,7 @@ class KernelProgress:
             is not tuned).
         trials: Distinct candidates measured.
         best_seconds: Seconds of a call of the fastest so far; None before anything has worked.
+        layers: The names of the layers of the model that its calls compute; see `report.layer_label`.
     """
 
     name: str
@@ -52,6 +53,7 @@ class KernelProgress:
     state: str
     trials: int = 0
     best_seconds: float | None = None
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,14 @@ def test_the_batch_norm_is_part_of_the_convolution_and_words_index_their_table()
     assert graph.source.index_ranges() == {"words": 11}
 
 
+def test_kernels_know_the_modules_that_they_compute() -> None:
+    graph = import_torch(network(), (IMAGE, WORDS))
+    calls = [graph.layers.names(position) for position in range(len(graph.layers.calls))]
+    assert calls[0] == ("conv", "norm", "relu")
+    assert {name for call in calls for name in call} == {"conv", "norm", "relu", "mean", "words", "mean#2", "add", "mul"}
+    assert all(task.layers for task in graph.tasks)
+
+
 def test_an_import_that_computes_something_else_is_seen_in_float64() -> None:
     graph = import_torch(network(), (IMAGE, WORDS))
     (expected, *_) = Reference.compute(graph).expected

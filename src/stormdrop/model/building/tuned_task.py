@@ -36,6 +36,11 @@ class TunedTask:
     untuned: float | None = None
 
     @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers that its calls compute."""
+        return self.task.layers
+
+    @property
     def converged(self) -> bool:
         """Whether more time would not help."""
         return self.kernel is None if self.result is None else self.result.converged
@@ -44,6 +49,7 @@ class TunedTask:
         """An entry of `tasks` in the document of `stormdrop tune --json`."""
         entry: dict[str, Any] = {
             "name": self.task.name,
+            "layers": list(self.layers),
             "weight": self.task.weight,
             "reason": self.reason,
             "untuned": self.untuned,

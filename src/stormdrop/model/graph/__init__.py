@@ -2,6 +2,8 @@
 
 graph.py        the graph
 tasks.py        its distinct kernels
+layers.py       which layers of the model each call of a kernel computes
+flow.py         how layers are followed through a rewrite of a graph
 constants.py    its constants
 place.py        where a kernel writes a part of a tensor
 expressions.py  what is asked of the expressions of its Relax code

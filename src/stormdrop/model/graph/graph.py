@@ -14,6 +14,7 @@ from tvm.ir import GenericConst
 
 from ..artifact.metadata import TensorInfo
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
+from .layers import Layers
 from .origin import Origin
 from .tasks import Task, extract_tasks
 
@@ -36,6 +37,7 @@ class Graph:
         ignored: The names of the inputs that the model does not use. `inputs` and `main` are without them.
         foreign: The parts that onnxruntime runs; `main` calls them as packed functions.
         others: The graphs of the other sizes, if this is the one of the main size.
+        layers: The computing nodes of the model, and which of them each call of `main` computes.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Graph:
     ignored: tuple[str, ...] = ()
     foreign: OnnxruntimeParts = field(default_factory=OnnxruntimeParts)
     others: tuple[Graph, ...] = ()
+    layers: Layers = field(default_factory=Layers)
 
     @property
     def sizes(self) -> tuple[Graph, ...]:
@@ -71,9 +74,11 @@ class Graph:
         Args:
             mods: The modules, in the order of `sizes`. No two of them have different functions of one name.
         """
-        tasks = extract_tasks(*mods)
+        layers = [each.layers.rewritten(each.mod, mod) for each, mod in zip(self.sizes, mods, strict=True)]
+        tasks = extract_tasks(mods, layers)
         first, *others = (
-            replace(each, mod=mod, tasks=tasks, others=()) for each, mod in zip(self.sizes, mods, strict=True)
+            replace(each, mod=mod, tasks=tasks, others=(), layers=found)
+            for each, mod, found in zip(self.sizes, mods, layers, strict=True)
         )
         return replace(first, others=tuple(others))
 

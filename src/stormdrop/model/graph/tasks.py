@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -12,6 +13,7 @@ from tvm.ir import GenericConst, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
 from .expressions import bindings_of, calls_kernel
+from .layers import Layers, named_calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +29,8 @@ class Task:
         constants: The positions of the arguments that are constants in every call.
         callees: Its names in the graph's module and in those of the other sizes. A module may hold equal functions
             under several names.
+        layers: The names of the layers that its calls compute, in the order of the calls. They are no part of what is
+            tuned: kernels of equal work in different layers are one task.
     """
 
     index: int
@@ -35,14 +39,20 @@ class Task:
     weight: int
     constants: tuple[int, ...]
     callees: tuple[str, ...]
+    layers: tuple[str, ...] = ()
 
 
-def extract_tasks(*mods: tvm.IRModule) -> tuple[Task, ...]:
+def extract_tasks(mods: Sequence[tvm.IRModule], layers: Sequence[Layers] = ()) -> tuple[Task, ...]:
     """The tasks of modules, in the order of their first call. Structurally equal functions are one task.
 
     Args:
-        *mods: A model, or one at several sizes. No two of the modules have a function of one name.
+        mods: A model, or one at several sizes. No two of the modules have a function of one name.
+        layers: Those of each module.
     """
+    names: dict[str, dict[str, None]] = defaultdict(dict)
+    for mod, known in zip(mods, layers, strict=False):
+        for callee, of_call in named_calls(mod, known):
+            names[callee].update(dict.fromkeys(of_call))
     calls: dict[str, list[relax.Call]] = defaultdict(list)
     groups: dict[tvm_ffi.StructuralKey, list[str]] = defaultdict(list)
     for mod in mods:
@@ -60,7 +70,8 @@ def extract_tasks(*mods: tvm.IRModule) -> tuple[Task, ...]:
             for position, values in enumerate(arguments)
             if all(isinstance(value, GenericConst) for value in values)
         )
-        tasks.append(Task(index, callees[0], key.key, len(sites), constants, tuple(callees)))
+        of_task = tuple(dict.fromkeys(name for callee in callees for name in names[callee]))
+        tasks.append(Task(index, callees[0], key.key, len(sites), constants, tuple(callees), of_task))
     return tuple(tasks)
 
 

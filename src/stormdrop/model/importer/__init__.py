@@ -8,6 +8,7 @@ frontend.py, converters/              from ONNX to Relax
 partition.py                          the parts of a model that onnxruntime runs
 whole_part.py                         a model of which it runs everything
 together.py                           the graphs of several sizes made one
+node_layers.py, torch_layers.py       the nodes of a model as layers
 failing_operator.py                   the operator at which a pass fails
 torch_module.py, torch_origin.py      torch modules, and another way to compute them
 relax_module.py                       Relax modules

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
+from ..graph.expressions import bindings_of
+from ..graph.layers import key_of, numbered
 from ..onnx.standard import opset_of
 from ..onnx.weights import array_of, in_file
 from ..passes.views import static_shape
@@ -18,13 +22,18 @@ from .converters import CONVERTERS
 from .converters.node import Node
 
 
-def from_onnx(model: onnx.ModelProto) -> tvm.IRModule:
+def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[Hashable, frozenset[str]]]:
     """The model as a Relax module, whose weights are constants.
 
     Args:
         model: A checked model; see `onnx_model.load_onnx`. It is not checked again.
+
+    Returns:
+        The module, and for its variables the names of the model's values that they are, by `key_of`.
     """
-    return _Importer({}, "float32").from_onnx(model.graph, opset_of(model))
+    importer = _Importer({}, "float32")
+    imported = importer.from_onnx(model.graph, opset_of(model))
+    return numbered(imported, importer.names(imported))
 
 
 class _Importer(ONNXGraphImporter):
@@ -32,6 +41,14 @@ class _Importer(ONNXGraphImporter):
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         """Does nothing: `onnx_model` has checked the operators, and its message names the node."""
+
+    def names(self, mod: tvm.IRModule) -> dict[Hashable, frozenset[str]]:
+        """The names of the model's values that the variables of `main` are, by `key_of`."""
+        names: dict[Any, set[str]] = defaultdict(set)
+        for name, value in self._nodes.items():
+            names[value].add(name)  # a variable, or a call that is bound where it is used first
+        bindings = bindings_of(mod["main"])
+        return {key_of(binding.var): frozenset(names[binding.var] | names[binding.value]) for binding in bindings}
 
     def _parse_array(self, tensor_proto: onnx.TensorProto) -> Any:
         """The tensor of an initializer: one that stands in a file is mapped."""

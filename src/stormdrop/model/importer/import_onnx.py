@@ -15,7 +15,7 @@ import contextlib
 import io
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +24,12 @@ import tvm
 from tvm import relax
 
 from ...errors import ModelError, one_line, shown
+from ..artifact.layers import Layer
 from ..artifact.metadata import TensorInfo
 from ..graph.expressions import bindings_of, operator_name, part_index
+from ..graph.flow import Marks
 from ..graph.graph import Graph
+from ..graph.layers import Layers, Trace, Traced, numbered
 from ..graph.origin import Origin
 from ..graph.tasks import extract_tasks, simplify_functions
 from ..inputs.inputs import Values
@@ -51,6 +54,7 @@ from ..passes.upsampling import OPERATOR as UPSAMPLING
 from ..passes.upsampling import as_products, only_upsamples
 from ..passes.views import simplify_views, static_shape
 from .failing_operator import failing_operator, operator_of
+from .node_layers import layers_of_nodes, marks_of_nodes
 from .partition import NotNative, import_with_parts
 
 if TYPE_CHECKING:
@@ -77,29 +81,48 @@ def load_graph(
     from .onnx_model import load_onnx
 
     read = load_onnx(model, shapes, values, name, weights)
-    mod, foreign, shapes_of_open = import_with_parts(read, _converted)
-    outputs, tasks = _outputs(mod, read.name, read.outputs, shapes_of_open), extract_tasks(mod)
-    return Graph(read.name, mod, tasks, read.inputs, outputs, read.source, read.converted, read.ignored, foreign)
+    (mod, layers), foreign, shapes_of_open = import_with_parts(read, _converted)
+    return Graph(
+        read.name,
+        mod,
+        extract_tasks([mod], [layers]),
+        read.inputs,
+        _outputs(mod, read.name, read.outputs, shapes_of_open),
+        read.source,
+        read.converted,
+        read.ignored,
+        foreign,
+        layers=layers,
+    )
 
 
 def graph_of(
-    mod: tvm.IRModule, name: str, inputs: tuple[TensorInfo, ...], outputs: tuple[str, ...], source: Origin
+    mod: tvm.IRModule,
+    marks: Marks,
+    name: str,
+    inputs: tuple[TensorInfo, ...],
+    outputs: tuple[str, ...],
+    source: Origin,
+    layers: Sequence[Layer],
 ) -> Graph:
     """Makes a graph of a Relax module that another importer made.
 
     Args:
         mod: Its function `main` computes the model; its weights are constants.
+        marks: Which of the `layers` the variables of `main` compute, by `key_of`.
         name: The name of the model.
         inputs: The parameters of `main`.
         outputs: The names of what `main` returns.
         source: Where the module comes from.
+        layers: The computing nodes of the model.
 
     Raises:
         ModelError: An operator is not supported, or the shape of an output depends on data. The message is one line.
     """
     try:
-        final = simplify_functions(_optimise(mod, name))
-        return Graph(name, final, extract_tasks(final), inputs, _outputs(final, name, outputs), source)
+        final, found = _simplified(mod, marks, layers, name)
+        tasks = extract_tasks([final], [found])
+        return Graph(name, final, tasks, inputs, _outputs(final, name, outputs), source, layers=found)
     except ModelError:
         raise
     except Exception as error:
@@ -107,10 +130,10 @@ def graph_of(
         raise ModelError(f"{name}: cannot be imported: {one_line(error)}") from error
 
 
-def _converted(read: OnnxGraph) -> tvm.IRModule:
+def _converted(read: OnnxGraph) -> Traced:
     """The model as calls of kernels. Raises `NotNative` for what the importer and the passes do not support."""
     try:
-        mod = simplify_functions(_optimise(_imported(read), read.name))
+        mod, layers = _simplified(*_imported(read), layers_of_nodes(read.source), read.name)
         _check_static(mod, read)
     except ModelError:
         raise
@@ -118,7 +141,14 @@ def _converted(read: OnnxGraph) -> tvm.IRModule:
         # The importer and the passes raise many types, from Python's own to TVM's. Each of them means that the model
         # has something that they do not support.
         raise NotNative(f"{read.name}: cannot be imported: {one_line(error)}") from error
-    return mod
+    return Traced(mod, layers)
+
+
+def _simplified(mod: tvm.IRModule, marks: Marks, layers: Sequence[Layer], name: str) -> Traced:
+    """The module as calls of kernels, and which of the layers each of these computes."""
+    mod, marks = _optimise(mod, marks, name)
+    mod, marks = numbered(simplify_functions(mod), marks)
+    return Traced(mod, Layers.of(layers, mod, marks))
 
 
 def _check_static(mod: tvm.IRModule, read: OnnxGraph) -> None:
@@ -139,22 +169,23 @@ def _check_static(mod: tvm.IRModule, read: OnnxGraph) -> None:
             raise NotNative(f"{read.name}: the shape of the result of operator {operator} depends on data")
 
 
-def _imported(read: OnnxGraph) -> tvm.IRModule:
-    """The model as Relax code. What the importer warns about and prints is dropped."""
+def _imported(read: OnnxGraph) -> tuple[tvm.IRModule, Marks]:
+    """The model as Relax code, and the layers of its variables. What the importer warns about and prints is dropped."""
     from .frontend import from_onnx
 
     # It warns about every name that is no identifier, and prints to standard output before it raises.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            mod = from_onnx(decode_narrow(with_code_layers(with_byte_layers(read.cleaned))))
+            model = decode_narrow(with_code_layers(with_byte_layers(read.cleaned)))
+            mod, names = from_onnx(model)
         except Exception as error:
             node = _node_of(error)
             if node is None:
                 raise
             raise NotNative(f"{read.name}: {described(node)} cannot be imported: {one_line(error)}", node) from error
     _check_sizes(mod, read.name)
-    return mod
+    return mod, marks_of_nodes(read.source, model, names)
 
 
 def _check_sizes(mod: tvm.IRModule, name: str) -> None:
@@ -174,8 +205,9 @@ def _node_of(error: BaseException) -> onnx.NodeProto | None:
     return found
 
 
-def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
-    passes = relax.transform
+def _optimise(mod: tvm.IRModule, marks: Marks, name: str) -> tuple[tvm.IRModule, Marks]:
+    """The module with fused kernels, and the layers of its variables."""
+    passes, trace = relax.transform, Trace(mod, marks)
     # The passes need a target to choose implementations for. What depends on the machine is decided by schedules.
     with tvm.target.Target("llvm"), tvm.transform.PassContext(opt_level=3):
         for step in (
@@ -213,7 +245,8 @@ def _optimise(mod: tvm.IRModule, name: str) -> tvm.IRModule:
                 if operator is None:
                     raise
                 raise NotNative(f"{name}: {operator} is not supported: {one_line(error)}") from error
-    return mod
+            trace.follow(mod)
+    return mod, trace.marks
 
 
 def _with_channels_last(mod: tvm.IRModule) -> tvm.IRModule:

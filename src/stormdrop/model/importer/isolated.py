@@ -38,6 +38,7 @@ from ...machine.process.child_process import ChildProcess
 from ...machine.process.memory import CHILD_SHARE, limit_memory, usable_memory
 from ...machine.process.no_torch import hide_torch
 from ...machine.process.scratch import scratch_folder
+from ..artifact.layers import Layer
 from ..artifact.metadata import OnnxruntimePart, TensorInfo
 from ..inputs.combinations import GivenShapes, Shapes, all_shapes
 from ..inputs.inputs import Values, dimension_names
@@ -67,6 +68,7 @@ class _Imported:
         shapes: The size.
         folder: Where its files are.
         constants: Where its constants begin in the file of all constants, in the order of the parameters.
+        layers, calls: The computing nodes of the model, and which of them each call of a kernel computes.
         left: How many further sizes will follow.
     """
 
@@ -79,6 +81,8 @@ class _Imported:
     converted: bool
     ignored: tuple[str, ...]
     foreign: tuple[OnnxruntimePart, ...]
+    layers: tuple[Layer, ...]
+    calls: tuple[tuple[int, ...], ...]
     left: int
 
 
@@ -191,6 +195,7 @@ def _graph(imported: _Imported, constants: ConstantsReader) -> Graph:
 
     from ..artifact.onnxruntime_parts import OnnxruntimeParts
     from ..graph.graph import Graph
+    from ..graph.layers import Layers
     from ..graph.onnx_origin import OnnxOrigin
     from ..graph.tasks import extract_tasks
 
@@ -203,18 +208,20 @@ def _graph(imported: _Imported, constants: ConstantsReader) -> Graph:
         for variable, offset in zip(variables, imported.constants, strict=True)
     }
     mod["main"] = main.bind_params(values)
+    layers = Layers(imported.layers, imported.calls)
     source = onnx.load(str(folder / _SOURCE), load_external_data=False)
     weights = large_tensors(source)
     return Graph(
         imported.name,
         mod,
-        extract_tasks(mod),
+        extract_tasks([mod], [layers]),
         imported.inputs,
         imported.outputs,
         OnnxOrigin(source, weights, FileState.of(source)) if weights else source,
         imported.converted,
         imported.ignored,
         OnnxruntimeParts(imported.foreign, [(folder / part.file).read_bytes() for part in imported.foreign]),
+        layers=layers,
     )
 
 
@@ -281,5 +288,7 @@ def _written(graph: Graph, size: Shapes, left: int, folder: Path, constants: Con
         graph.converted,
         graph.ignored,
         graph.foreign.reports,
+        graph.layers.all,
+        graph.layers.calls,
         left,
     )

@@ -19,13 +19,13 @@ from dataclasses import replace
 from typing import Any
 
 import onnx
-import tvm
 from onnx import helper
 
 from ...errors import ModelError, shown
 from ..artifact.artifact_files import part_file
 from ..artifact.metadata import OPEN, OnnxruntimePart, TensorInfo
 from ..artifact.onnxruntime_parts import OnnxruntimeParts, require_onnxruntime
+from ..graph.layers import Layers, Traced
 from ..graph.onnx_origin import OnnxOrigin
 from ..inputs.combinations import Shapes
 from ..onnx.nodes import with_nodes
@@ -34,13 +34,14 @@ from ..onnx.standard import is_standard, operator_name
 from ..onnx.trial_run import ValueType, value_types
 from ..onnx.weights import moved_in
 from .converters.onnxruntime_part import DOMAIN, OPERATOR
+from .node_layers import layers_of_nodes
 from .onnx_model import OnnxGraph, unsupported_nodes
 from .whole_part import whole_part
 
 _TRIES = 12
 """How often nodes are found to fail and the rest is tried again, before all nodes count as foreign."""
 
-Convert = Callable[[OnnxGraph], tvm.IRModule]
+Convert = Callable[[OnnxGraph], Traced]
 """Translates a model whose nodes are all native or ours. Raises `NotNative`, or `ModelError` for a hopeless model."""
 
 
@@ -56,7 +57,7 @@ class NotNative(ModelError):
         self.node = node
 
 
-def import_with_parts(read: OnnxGraph, convert: Convert) -> tuple[tvm.IRModule, OnnxruntimeParts, Shapes]:
+def import_with_parts(read: OnnxGraph, convert: Convert) -> tuple[Traced, OnnxruntimeParts, Shapes]:
     """Translates a model, with calls of onnxruntime parts where it has to be.
 
     Args:
@@ -64,7 +65,7 @@ def import_with_parts(read: OnnxGraph, convert: Convert) -> tuple[tvm.IRModule, 
         convert: The translation of native nodes.
 
     Returns:
-        The module, the parts, and the shapes of the outputs that depend on data, by name.
+        The module with its layers, the parts, and the shapes of the outputs that depend on data, by name.
 
     Raises:
         ModelError: The model needs onnxruntime, which is not installed or does not run it either.
@@ -84,7 +85,7 @@ def import_with_parts(read: OnnxGraph, convert: Convert) -> tuple[tvm.IRModule, 
 
 def _partly_by_onnxruntime(
     read: OnnxGraph, convert: Convert, reasons: dict[int, str], refused: str
-) -> tuple[tvm.IRModule, OnnxruntimeParts, Shapes]:
+) -> tuple[Traced, OnnxruntimeParts, Shapes]:
     """`refused` is the message with which the model would be refused without onnxruntime."""
     require_onnxruntime(f"{refused}; onnxruntime may run it")
     try:
@@ -108,7 +109,7 @@ def _partly_by_onnxruntime(
 
 def _by_onnxruntime(
     read: OnnxGraph, refused: str, types: Mapping[str, ValueType] | None = None
-) -> tuple[tvm.IRModule, OnnxruntimeParts, Shapes]:
+) -> tuple[Traced, OnnxruntimeParts, Shapes]:
     """The whole model as one part. `types` are those of its outputs, if they are known."""
     require_onnxruntime(f"{refused}; onnxruntime may run it")
     try:
@@ -119,7 +120,8 @@ def _by_onnxruntime(
     whole = whole_part(OnnxOrigin(read.source), read.inputs, outputs, refused.removeprefix(f"{read.name}: "))
     if whole is None:
         raise ModelError(f"{refused}; onnxruntime has to run all of it, and takes less than 2 GB of weights then")
-    return whole.mod, OnnxruntimeParts([whole.report], [whole.model]), _open_outputs(read, known)
+    traced = Traced(whole.mod, Layers(layers_of_nodes(read.source)).in_one_call())
+    return traced, OnnxruntimeParts([whole.report], [whole.model]), _open_outputs(read, known)
 
 
 def _outputs(read: OnnxGraph, types: Mapping[str, ValueType]) -> list[TensorInfo]:

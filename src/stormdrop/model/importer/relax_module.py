@@ -12,9 +12,12 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...errors import ModelError, one_line, shown
+from ..artifact.layers import layers_of
 from ..artifact.metadata import TensorInfo
-from ..graph.expressions import bindings_of
+from ..graph.expressions import bindings_of, operator_name
+from ..graph.flow import Marks
 from ..graph.graph import Graph
+from ..graph.layers import Trace, key_of, numbered
 from ..graph.origin import Origin, Outputs
 from ..inputs.combinations import Shapes
 from ..inputs.ranges import Ranges
@@ -66,7 +69,10 @@ def import_relax(mod: tvm.IRModule, shapes: Shapes | None = None) -> Graph:
     count = len(kind.fields) if isinstance(kind, relax.TupleType) else 1
     outputs = tuple(f"output_{position}" for position in range(count)) if count > 1 else ("output",)
     origin = RelaxOrigin(bound, names, outputs, index_ranges(normal, names))
-    return graph_of(simplified(normal), "main", inputs, outputs, origin)
+    operators = [binding for binding in bindings_of(normal["main"]) if isinstance(binding.value, relax.Call)]
+    layers = layers_of([_layer(binding) for binding in operators])
+    marks: Marks = {key_of(binding.var): frozenset([position]) for position, binding in enumerate(operators)}
+    return graph_of(*simplified(*numbered(normal, marks)), "main", inputs, outputs, origin, layers)
 
 
 def dimension_names(mod: tvm.IRModule) -> dict[str, list[Any]]:
@@ -79,16 +85,26 @@ def dimension_names(mod: tvm.IRModule) -> dict[str, list[Any]]:
     return names
 
 
-def simplified(mod: tvm.IRModule) -> tvm.IRModule:
-    """A module with its squeezes as reshapes. If it returns a tuple of one tensor, it returns that tensor."""
-    main = mod["main"]
+def simplified(mod: tvm.IRModule, marks: Marks) -> tuple[tvm.IRModule, Marks]:
+    """A module with its squeezes as reshapes. If it returns a tuple of one tensor, it returns that tensor.
+
+    Args:
+        mod: The module.
+        marks: The layers of its variables.
+
+    Returns:
+        The new module, and the layers of its variables.
+    """
+    trace, main = Trace(mod, marks), mod["main"]
     if isinstance(main.ret_ty, relax.TupleType) and len(main.ret_ty.fields) == 1:
         mod = tvm.IRModule(dict(mod.functions.items()))
         body = relax.SeqExpr(main.body.blocks, relax.TupleGetItem(main.body.body, 0))
         mod["main"] = relax.Function(main.params, body, main.ret_ty.fields[0], main.is_pure, main.attrs)
         normal = [relax.transform.Normalize(), relax.transform.ConvertToDataflow(1)]
         mod = tvm.transform.Sequential([*normal, relax.transform.CanonicalizeBindings()])(mod)
-    return as_reshapes(mod)
+    mod = as_reshapes(mod)
+    trace.follow(mod)
+    return mod, trace.marks
 
 
 def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int | tuple[int, int]]:
@@ -152,6 +168,12 @@ class RelaxOrigin(Origin):
         result = self._machine["main"](*tensors)
         values = [result] if len(self.output_names) == 1 and hasattr(result, "numpy") else list(result)
         return {name: value.numpy() for name, value in zip(self.output_names, values, strict=True)}
+
+
+def _layer(binding: relax.Binding) -> tuple[str, str, str, str]:
+    """What `layers_of` takes of an operator: it is called after its variable."""
+    operator = operator_name(binding.value).removeprefix("relax.").removeprefix("nn.") or "call"
+    return binding.var.name, operator, operator, binding.var.name
 
 
 def _with_parameters(mod: tvm.IRModule) -> tvm.IRModule:

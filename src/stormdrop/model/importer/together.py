@@ -47,7 +47,8 @@ def together(graphs: Sequence[Graph]) -> Graph:
         taken.update(names.values())
         names |= {f"{FUNCTION}{old}": f"{FUNCTION}{new}" for old, new in enumerate(parts)}
         mods.append(joined([(graph.mod, names)]))
-    sizes = [replace(graph, foreign=foreign) for graph in graphs]
+    layers = tuple(dict.fromkeys(layer for graph in graphs for layer in graph.layers.all))
+    sizes = [replace(graph, foreign=foreign, layers=graph.layers.among(layers)) for graph in graphs]
     return replace(sizes[0], others=tuple(sizes[1:])).rewritten(mods)
 
 

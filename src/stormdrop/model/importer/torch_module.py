@@ -25,11 +25,13 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from ...errors import ModelError, one_line, shown
 from ..artifact.metadata import TensorInfo
 from ..graph.graph import Graph
+from ..graph.layers import numbered
 from ..inputs.combinations import Shapes
 from ..onnx.index_ranges import index_ranges as onnx_index_ranges
 from .import_onnx import graph_of
 from .isolated import import_graph
 from .relax_module import index_ranges, simplified
+from .torch_layers import layers_of_program
 from .torch_origin import TorchOrigin, inference
 
 _logger = logging.getLogger(__name__)
@@ -174,11 +176,14 @@ def _imported(name: str, module: Any, program: Any) -> Graph:
 
 
 def _by_tvm(name: str, decomposed: Any, origin: TorchOrigin) -> Graph:
-    from tvm.relax.frontend.torch import from_exported_program
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
+    program = _tensors_only(decomposed)
+    importer = ExportedProgramImporter()
     with _quiet():
         try:
-            mod = from_exported_program(_tensors_only(decomposed), run_ep_decomposition=False)
+            # As `from_exported_program` does, which does not tell which variable is which node.
+            mod = importer.from_exported_program(program, False, False, False, None)
         except Exception as error:
             # It raises AssertionError, KeyError and others for what it does not know.
             raise ModelError(f"{name}: TVM does not import the exported program: {_reason(error)}") from error
@@ -187,7 +192,9 @@ def _by_tvm(name: str, decomposed: Any, origin: TorchOrigin) -> Graph:
         TensorInfo(key, tuple(int(extent) for extent in variable.ty.shape.values), str(variable.ty.dtype))
         for key, variable in zip(origin.input_names, mod["main"].params, strict=True)
     )
-    return graph_of(simplified(mod), name, inputs, origin.output_names, origin)
+    layers, marks = layers_of_program(program, importer.env, mod)
+    mod, marks = simplified(*numbered(mod, marks))
+    return graph_of(mod, marks, name, inputs, origin.output_names, origin, layers)
 
 
 def _by_onnx(name: str, program: Any, origin: TorchOrigin) -> Graph:

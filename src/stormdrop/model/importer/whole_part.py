@@ -83,7 +83,7 @@ def run_by_onnxruntime(graph: Graph, reason: str) -> Graph | None:
         wholes.append(whole)
     foreign = OnnxruntimeParts([whole.report for whole in wholes], [whole.model for whole in wholes])
     first, *others = (
-        replace(size, mod=whole.mod, tasks=(), foreign=foreign, others=())
+        replace(size, mod=whole.mod, tasks=(), foreign=foreign, others=(), layers=size.layers.in_one_call())
         for size, whole in zip(graph.sizes, wholes, strict=True)
     )
     return replace(first, others=tuple(others))

@@ -188,7 +188,7 @@ class ScheduledTask:
                 standing, trials = "tuning" if now else "paused", session.trials
             case Answered(result=result, progress=progress):
                 standing, trials = "recorded" if progress is None else "done", result.trials
-        return KernelProgress(self.task.name, self.task.weight, standing, trials, best)
+        return KernelProgress(self.task.name, self.task.weight, standing, trials, best, self.task.layers)
 
     def tuned(self) -> TunedTask:
         """The task after its tuning."""
