@@ -36,13 +36,25 @@ def test_run_checks_the_digest(artifact: Path, capfd: pytest.CaptureFixture[str]
 
 def test_run_shows_where_the_time_goes(artifact: Path, capfd: pytest.CaptureFixture[str]) -> None:
     profile = document(capfd, "run", artifact, "--profile")["profile"]
-    assert {"seconds", "kernels", "limits", "outside", "machine", "moving"} == profile.keys()
+    assert {"seconds", "kernels", "layers", "limits", "outside", "machine", "moving"} == profile.keys()
     assert all(kernel["calls"] == 1 and kernel["seconds"] > 0 for kernel in profile["kernels"])
     (convolution,) = (kernel for kernel in profile["kernels"] if "conv2d" in kernel["name"])
     assert convolution["flops"] >= 2 * 16 * 8 * 9 * 12 * 12
     assert convolution["bytes"] >= 4 * (8 * 12 * 12 + 16 * 12 * 12 + 16 * 8 * 9)
     table = output_of(capfd, "run", artifact, "--profile")
     assert all(words in table for words in ("of its roofline", "outside of kernels", "moving data only"))
+
+
+def test_run_shows_how_long_layers_take(artifact: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    profile = document(capfd, "run", artifact, "--profile", "--by", "layer")["profile"]
+    for kernel in profile["kernels"]:
+        groups = [each for each in profile["layers"] if kernel["name"] in each["kernels"]]
+        assert groups and {name for each in groups for name in each["layers"]} >= set(kernel["layers"])
+    assert all(each["seconds"] > 0 for each in profile["layers"])
+    table = output_of(capfd, "run", artifact, "--profile", "--by", "layer")
+    assert "outside of kernels" in table and "conv" in table
+    assert "--by: needs --profile" in complaint(capfd, "run", artifact, "--by", "layer")
+    assert "--by: takes kernel or layer, not node" in complaint(capfd, "run", artifact, "--profile", "--by", "node")
 
 
 def test_run_takes_a_size(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

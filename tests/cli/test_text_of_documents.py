@@ -79,19 +79,32 @@ def test_doctor_says_what_was_disturbed(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize("limits", [LIMITS, None])
 def test_run_prints_its_document(capsys: pytest.CaptureFixture[str], limits: dict[str, Any] | None) -> None:
     kernels = [
-        {"name": "a" * 70, "calls": 2, "seconds": 0.04, "flops": 1e9, "bytes": 1e6},
-        {"name": "foreign", "calls": 1, "seconds": 0.01, "flops": None, "bytes": None},
+        {"name": "a" * 70, "calls": 2, "seconds": 0.04, "flops": 1e9, "bytes": 1e6, "layers": ["net.conv", "net.relu"]},
+        {"name": "foreign", "calls": 1, "seconds": 0.01, "flops": None, "bytes": None, "layers": []},
     ]
-    profile = {"seconds": 0.1, "outside": 0.05, "moving": 0.0, "kernels": kernels, "limits": limits}
+    layers = [{"layers": ["net.conv", "net.relu"], "kernels": ["a" * 70], "seconds": 0.04}]
+    profile = {"seconds": 0.1, "outside": 0.05, "moving": 0.0, "kernels": kernels, "limits": limits, "layers": layers}
     outputs = {"y": {"shape": [1, 16], "dtype": "float32"}}
     running._print_run({"outputs": outputs, "seconds": 0.1, "profile": profile})
     shown = lines(capsys)
     assert shown[1].split() == ["y", "1x16", "float32"]
-    (costly,) = (line.split() for line in shown if line.startswith("aaa"))
+    (costly,) = (line.split() for line in shown if line.startswith("net: conv, relu"))
     # 1e9 FLOP at 1e11 FLOP/s are 10 ms of the 20 ms of a call.
-    assert costly == ["a" * 59 + "…", "2", "40", "ms", "40.0%", *(["50%"] if limits else [])]
-    assert next(line.split() for line in shown if line.startswith("foreign"))[-1] == "10.0%"
+    assert costly[3:] == ["2", "40", "ms", "40.0%", *(["50%"] if limits else []), "a" * 59 + "…"]
+    assert next(line.split() for line in shown if line.startswith("foreign"))[-2:] == ["10.0%", "foreign"]
     assert next(line for line in shown if line.startswith("outside of kernels")).endswith("50.0%")
+    running._print_run({"outputs": outputs, "seconds": 0.1, "profile": profile}, by="layer")
+    assert next(line for line in lines(capsys) if line.startswith("net: conv, relu")).split()[3:6] == [
+        "40",
+        "ms",
+        "40.0%",
+    ]
+
+
+def test_run_says_if_the_layers_of_a_model_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    profile = {"seconds": 0.1, "outside": 0.1, "moving": 0.0, "kernels": [], "limits": None, "layers": []}
+    running._print_run({"outputs": {}, "seconds": 0.1, "profile": profile}, by="layer")
+    assert lines(capsys)[-1].startswith("its layers are not known: an earlier version made this model")
 
 
 def test_bench_prints_its_document(capsys: pytest.CaptureFixture[str]) -> None:

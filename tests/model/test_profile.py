@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from stormdrop.model import load, tune_model
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.call_record import CallRecorder
 from stormdrop.model.inputs.samples import random_feeds
-from stormdrop.model.profile import profile
+from stormdrop.model.profile import CallTimer, profile
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.untuned import compile_model
 from stormdrop.records import open_store
+from stormdrop.report.layer_label import layer_label
 from stormdrop.report.traces.profile_trace import write_profile_trace
 
 pytestmark = pytest.mark.compiles
@@ -52,6 +54,41 @@ def test_kernels_that_only_move_are_added_up() -> None:
     assert len(moving) == 1 < len(document["kernels"]) and document["moving"] == pytest.approx(moving[0])
 
 
+def test_layers_and_kernels_take_the_same_time(model: CompiledModel, tmp_path: Path) -> None:
+    model.save(tmp_path / "model.sd")
+    loaded = load(tmp_path / "model.sd")
+    result = profile(loaded, random_feeds(loaded.inputs), rounds=5)
+    assert {each.layers for each in result.layers} == {
+        ("conv1", "norm1", "relu1"),
+        ("conv2", "norm2", "sum", "relu2"),
+        ("pool",),
+        ("global",),
+        ("gemm",),
+    }
+    for position in range(5):
+        by_kernel = sum(kernel.rounds[position] for kernel in result.kernels)
+        assert sum(each.rounds[position] for each in result.layers) == pytest.approx(by_kernel)
+    assert {kernel.layers for kernel in result.kernels} == {each.layers for each in result.layers}
+
+
+def test_calls_of_one_kernel_count_for_their_own_layers() -> None:
+    names = ["first", "second", "third"]
+    nodes = [helper.make_node("MatMul", [f"x{at}", "w"], [f"x{at + 1}"], name) for at, name in enumerate(names)]
+    made = compile_model(make_model(nodes, {"w": (8, 8)}, {"x0": (4, 8)}, {"x3": (4, 8)}))
+    result = profile(made, random_feeds(made.inputs), rounds=3)
+    # The first one reads an input of the model, which may be unaligned, so it is a kernel of its own.
+    assert sorted(kernel.layers for kernel in result.kernels) == [("first",), ("second", "third")]
+    assert sorted(each.layers for each in result.layers) == [("first",), ("second",), ("third",)]
+    assert len({each.kernels for each in result.layers}) == 2
+
+
+def test_a_model_of_an_earlier_version_has_no_layers(model: CompiledModel) -> None:
+    timer = CallTimer()
+    model.instrumented(timer).run(random_feeds(model.inputs))
+    timer.end_execution(keep=True)
+    assert timer.layers(model.metadata) and timer.layers(replace(model.metadata, layers=(), calls=())) == []
+
+
 def test_work_is_kept_with_the_model(model: CompiledModel, tmp_path: Path) -> None:
     model.save(tmp_path / "model.sd")
     loaded = load(tmp_path / "model.sd")
@@ -81,7 +118,7 @@ def test_the_trace_adds_up_to_the_profile(model: CompiledModel, tmp_path: Path) 
     recorder = CallRecorder()
     result = profile(model, random_feeds(model.inputs), rounds=5, timer=recorder)
     path = tmp_path / "trace.json"
-    write_profile_trace(path, "a model", result.to_json(), recorder.to_json(), pytest.fail)
+    write_profile_trace(path, "a model", result.to_json(), recorder.to_json(model.metadata), pytest.fail)
     events = json.loads(path.read_text())
     lanes = {event["tid"]: event["args"]["name"] for event in events if event.get("name") == "thread_name"}
     slices = [event for event in events if event["ph"] == "X"]
@@ -99,6 +136,8 @@ def test_the_trace_adds_up_to_the_profile(model: CompiledModel, tmp_path: Path) 
     assert totals.keys() == {kernel.name for kernel in result.kernels}
     for kernel in result.kernels:
         assert statistics.median(totals[kernel.name]) == pytest.approx(kernel.seconds, rel=0.02)
+    named = {(event["name"], event["args"]["layers"]) for event in slices if lanes[event["tid"]] == "kernels"}
+    assert named == {(kernel.name, layer_label(kernel.layers)) for kernel in result.kernels}
     # What the virtual machine allocates is there with its size, and each kernel has its threads.
     machine = [event for event in slices if lanes[event["tid"]] == "virtual machine"]
     assert all(event["args"]["bytes"] > 0 for event in machine if event["name"].endswith("alloc_storage"))

@@ -6,11 +6,15 @@ import itertools
 import math
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .profile import BUILTIN, CallTimer
+
+if TYPE_CHECKING:
+    from .artifact.metadata import Metadata
 
 _ALLOCATION = "vm.builtin.alloc_storage"
 _MOST_CALLS = 100_000  # what is kept of them takes some 50 MB
@@ -82,14 +86,23 @@ class CallRecorder(CallTimer):
             ]
         self._calls_now = []
 
-    def to_json(self) -> dict[str, Any]:
-        """The calls as values that JSON holds, for `report.traces.profile_trace`."""
+    def to_json(self, metadata: Metadata | None = None) -> dict[str, Any]:
+        """The calls as values that JSON holds, for `report.traces.profile_trace`.
+
+        Args:
+            metadata: What the model says about itself. With it each call of a kernel has the names of its `layers`.
+        """
         names = ["thread that calls" if thread == os.getpid() else f"thread {thread}" for thread in self._threads]
         return {
             "threads": names,
             "workspace": [asdict(call) for call in self.workspace],
-            "executions": [[asdict(call) for call in calls] for calls in self.executions],
+            "executions": [self._described(calls, metadata) for calls in self.executions],
         }
+
+    def _described(self, calls: Sequence[Call], metadata: Metadata | None) -> list[dict[str, Any]]:
+        """The calls of an execution, with the layers of those of kernels."""
+        layers = iter([] if metadata is None else [names for _, names in self.kernel_calls(metadata)])
+        return [{**asdict(call), "layers": list(next(layers, ())) if call.kernel else []} for call in calls]
 
 
 def _thread_seconds() -> dict[int, float]:

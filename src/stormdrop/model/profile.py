@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -19,7 +19,9 @@ from .artifact.onnxruntime_parts import FUNCTION
 
 if TYPE_CHECKING:
     from .artifact.artifact import CompiledModel
-    from .artifact.metadata import OnnxruntimePart, Work
+    from .artifact.metadata import Metadata, OnnxruntimePart, Work
+
+T = TypeVar("T", bound=Hashable)
 
 BUILTIN = "vm.builtin."
 """The virtual machine's own functions begin with this."""
@@ -36,12 +38,34 @@ class KernelTime:
         calls: How often an execution calls it.
         rounds: Seconds of all its calls together, one value per timed execution.
         work: The work of one call; None if no sketch takes the kernel.
+        layers: The names of the layers of the model that its calls compute.
     """
 
     name: str
     calls: int
     rounds: Sequence[float]
     work: Work | None = None
+    layers: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The median of `rounds`."""
+        return statistics.median(self.rounds)
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """The time of layers that are computed together.
+
+    Attributes:
+        layers: Their names, in the order of the model.
+        kernels: The kernels that compute them. Other calls of these may compute other layers.
+        rounds: Seconds of these calls, one value per timed execution.
+    """
+
+    layers: tuple[str, ...]
+    kernels: tuple[str, ...]
+    rounds: Sequence[float]
 
     @property
     def seconds(self) -> float:
@@ -58,11 +82,14 @@ class Profile:
         kernels: The time of each kernel in the instrumented executions, the slowest kernel first.
         machine: Median seconds that TVM's virtual machine itself takes in an instrumented execution. The
             instrumentation adds about a microsecond to each of its steps.
+        layers: The same time as in `kernels`, by layers. Each call of a kernel counts for the layers that it computes,
+            so the sums are equal. The slowest layers come first. Empty for a model that an earlier version made.
     """
 
     seconds: float
     kernels: Sequence[KernelTime]
     machine: float = 0.0
+    layers: Sequence[LayerTime] = ()
 
     @property
     def outside(self) -> float:
@@ -83,8 +110,13 @@ class Profile:
                 "seconds": kernel.seconds,
                 "flops": kernel.work and kernel.work.flops,
                 "bytes": kernel.work and kernel.work.bytes,
+                "layers": list(kernel.layers),
             }
             for kernel in self.kernels
+        ]
+        layers = [
+            {"layers": list(each.layers), "kernels": list(each.kernels), "seconds": each.seconds}
+            for each in self.layers
         ]
         return {
             "seconds": self.seconds,
@@ -92,6 +124,7 @@ class Profile:
             "machine": self.machine,
             "moving": self.moving,
             "kernels": kernels,
+            "layers": layers,
         }
 
 
@@ -142,7 +175,9 @@ def profiles(
                 seconds.append(time.perf_counter() - start)
                 timer.end_execution(keep=position > 0)  # the first round loads code and memory
     return [
-        Profile(statistics.median(seconds[1:]), timer.kernels(model.metadata.kernels), timer.machine)
+        Profile(
+            statistics.median(seconds[1:]), timer.kernels(model.metadata), timer.machine, timer.layers(model.metadata)
+        )
         for model, seconds, timer in zip(models, executions, timers, strict=True)
     ]
 
@@ -208,7 +243,7 @@ def part_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> list[
         instrumented.run(feeds)
         executions.append(time.perf_counter() - start)
         timer.end_execution(keep=position > 0)  # the first round loads code and memory
-    seconds = {kernel.name: kernel.seconds for kernel in timer.kernels({})}
+    seconds = {kernel.name: kernel.seconds for kernel in timer.kernels(model.metadata)}
     names = [(part, f"{FUNCTION}{index}") for index, part in enumerate(model.foreign.reports)]
     parts = [(part, seconds[name]) for part, name in names if name in seconds]
     return [PartTime(part, taken, taken / statistics.median(executions[1:])) for part, taken in parts]
@@ -225,9 +260,8 @@ class CallTimer:
     """
 
     def __init__(self) -> None:
-        self._executions: list[dict[str, float]] = []  # seconds by function, for each execution that was kept
-        self._calls: Counter[str] = Counter()
-        self._current: defaultdict[str, float] = defaultdict(float)
+        self._executions: list[list[tuple[str, float]]] = []  # functions and seconds, for each execution that was kept
+        self._current: list[tuple[str, float]] = []
         self.begin = self.seconds = 0.0
 
     def __call__(self, function: Any, symbol: str, before: bool, *_: Any) -> int:
@@ -236,40 +270,70 @@ class CallTimer:
             self.begin = time.perf_counter()
         else:
             self.seconds = now - self.begin
-            self._current[symbol] += self.seconds
-            self._calls[symbol] += 1
+            self._current.append((symbol, self.seconds))
         return 0
 
     def end_execution(self, keep: bool) -> None:
         """Ends an execution of the model. Its times are dropped unless `keep` is true."""
         if keep:
-            self._executions.append(dict(self._current))
-        else:
-            self._calls.clear()
-        self._current.clear()
+            self._executions.append(self._current)
+        self._current = []
 
-    def kernels(self, work: Mapping[str, Work]) -> list[KernelTime]:
+    def kernels(self, metadata: Metadata) -> list[KernelTime]:
         """The times of each kernel, the slowest kernel first.
 
         Args:
-            work: The work of a call, by the kernel's name.
+            metadata: What the model says about itself.
         """
-        names = [name for name in self._executions[0] if not name.startswith(BUILTIN)]
+        calls = self.kernel_calls(metadata)
+        rounds, names = self._rounds([name for name, _ in calls]), Counter(name for name, _ in calls)
+        layers = {name: dict.fromkeys(each for callee, of in calls if callee == name for each in of) for name in names}
         times = [
-            KernelTime(
-                name,
-                round(self._calls[name] / len(self._executions)),
-                [execution[name] for execution in self._executions],
-                work.get(name),
-            )
-            for name in names
+            KernelTime(name, names[name], seconds, metadata.kernels.get(name), tuple(layers[name]))
+            for name, seconds in rounds.items()
         ]
         return sorted(times, key=lambda kernel: -kernel.seconds)
+
+    def layers(self, metadata: Metadata) -> list[LayerTime]:
+        """The times of the layers that are computed together, the slowest first.
+
+        Args:
+            metadata: What the model says about itself. It knows no layers if an earlier version made the model.
+        """
+        calls = self.kernel_calls(metadata)
+        if not any(layers for _, layers in calls):
+            return []
+        times = [
+            LayerTime(layers, tuple(dict.fromkeys(name for name, computed in calls if computed == layers)), seconds)
+            for layers, seconds in self._rounds([layers for _, layers in calls]).items()
+        ]
+        return sorted(times, key=lambda each: -each.seconds)
+
+    def kernel_calls(self, metadata: Metadata) -> list[tuple[str, tuple[str, ...]]]:
+        """The calls of kernels in an execution, each with the names of the layers that it computes."""
+        names = [name for name, _ in self._executions[0] if not name.startswith(BUILTIN)]
+        for calls in metadata.calls:
+            known = {call.kernel for call in calls}
+            if [name for name in names if name in known] == [call.kernel for call in calls]:
+                layers = iter(tuple(metadata.layers[each].name for each in call.layers) for call in calls)
+                return [(name, next(layers) if name in known else ()) for name in names]
+        return [(name, ()) for name in names]
 
     @property
     def machine(self) -> float:
         """Median seconds of the virtual machine's own functions in an execution."""
         return statistics.median(
-            sum(seconds for name, seconds in execution.items() if name.startswith(BUILTIN))
-            for execution in self._executions
+            sum(seconds for name, seconds in execution if name.startswith(BUILTIN)) for execution in self._executions
         )
+
+    def _rounds(self, keys: Sequence[T]) -> dict[T, list[float]]:
+        """The seconds of each kept execution by a key, of which every call of a kernel has one."""
+        rounds: dict[T, list[float]] = {key: [] for key in keys}
+        for execution in self._executions:
+            together = dict.fromkeys(keys, 0.0)
+            kernels = (seconds for name, seconds in execution if not name.startswith(BUILTIN))
+            for key, seconds in zip(keys, kernels, strict=True):
+                together[key] += seconds
+            for key, spent in together.items():
+                rounds[key].append(spent)
+        return rounds

@@ -69,7 +69,16 @@ def test_kernels_know_the_modules_that_they_compute() -> None:
     graph = import_torch(network(), (IMAGE, WORDS))
     calls = [graph.layers.names(position) for position in range(len(graph.layers.calls))]
     assert calls[0] == ("conv", "norm", "relu")
-    assert {name for call in calls for name in call} == {"conv", "norm", "relu", "mean", "words", "mean#2", "add", "mul"}
+    assert {name for call in calls for name in call} == {
+        "conv",
+        "norm",
+        "relu",
+        "mean",
+        "words",
+        "mean#2",
+        "add",
+        "mul",
+    }
     assert all(task.layers for task in graph.tasks)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...errors import InputError, MeasureError
+from ...errors import InputError, MeasureError, shown
 from ...tuning.options import whole_number
 from .. import arrays, options, output
 from ..options import JsonOption, SeedOption, SizeOption
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...model.artifact.artifact import CompiledModel
 
 _LONGEST_NAME = 60  # characters of a kernel's name in the table of a profile
+_LONGEST_LABEL = 48  # characters of the layers of a kernel
 
 
 def run(
@@ -39,6 +40,14 @@ def run(
             "--profile", help="Also show how long each kernel takes, and how much time lies outside of kernels."
         ),
     ] = False,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            metavar="kernel|layer",
+            help="With --profile: a line for each kernel, or for the layers of the model that are computed together.",
+        ),
+    ] = "kernel",
     digest: Annotated[
         str | None,
         typer.Option(
@@ -71,6 +80,10 @@ def run(
         raise InputError("--shape: the file of --input says which size runs; leave --shape out")
     if outputs is not None:
         options.writable_file(outputs, "--output")
+    if by not in ("kernel", "layer"):
+        raise InputError(f"--by: takes kernel or layer, not {shown(by)}")
+    if by == "layer" and not profiled:
+        raise InputError("--by: needs --profile, whose table it changes")
     if trace is not None:
         if not profiled:
             raise InputError("--trace: needs --profile, whose executions it shows")
@@ -99,7 +112,7 @@ def run(
     if as_json:
         output.emit(document)
     else:
-        _print_run(document)
+        _print_run(document, by)
 
 
 def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None) -> dict[str, Any]:
@@ -125,39 +138,76 @@ def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None)
     if trace is not None and recorder is not None:
         from ...report.traces.profile_trace import write_profile_trace
 
-        write_profile_trace(trace, model.metadata.name, profiled, recorder.to_json(), output.say)
+        write_profile_trace(trace, model.metadata.name, profiled, recorder.to_json(model.metadata), output.say)
     return {**profiled, "limits": limits}
 
 
-def _print_run(document: Mapping[str, Any]) -> None:
-    """Prints the document of a run as tables."""
+def _print_run(document: Mapping[str, Any], by: str = "kernel") -> None:
+    """Prints the document of a run as tables. `by` says what the lines of a profile are."""
     specs = document["outputs"].items()
     rows = [[name, "x".join(map(str, spec["shape"])), spec["dtype"]] for name, spec in specs]
     output.table(["output", "shape", "type"], rows)
     print(f"\n{output.seconds(document['seconds'])}")
     if "profile" in document:
         print()
-        _print_profile(document["profile"])
+        if by == "layer":
+            _print_layers(document["profile"])
+        else:
+            _print_kernels(document["profile"])
 
 
-def _print_profile(profile: Mapping[str, Any]) -> None:
+def _print_layers(profile: Mapping[str, Any]) -> None:
+    """Prints the time of the layers that are computed together, and by which kernels."""
+    if not profile["layers"]:
+        print("its layers are not known: an earlier version made this model; tune or compile it again")
+        return
+
+    rows = [
+        [
+            _label(each["layers"]) or _shortened(each["kernels"][0]),
+            output.seconds(each["seconds"]),
+            _share(each["seconds"], profile),
+            ", ".join(map(_shortened, each["kernels"])),
+        ]
+        for each in profile["layers"]
+    ]
+    rows.append(["outside of kernels", output.seconds(profile["outside"]), _share(profile["outside"], profile), ""])
+    title = f"an execution takes {output.seconds(profile['seconds'])}"
+    output.table(["layers", "together", "share", "kernels"], rows, title, spare=("kernels",))
+
+
+def _print_kernels(profile: Mapping[str, Any]) -> None:
+    """Prints the time of each kernel. They are called after their layers, as far as these are known."""
     from ...report.kernels import place_in_roofline
 
-    def row(name: str, seconds: float, calls: str = "", fraction: str = "") -> list[str]:
-        # A layer of a quantised model is called after its dozens of operators. The JSON document has the whole names.
-        shown = name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-        return [shown, calls, output.seconds(seconds), f"{seconds / profile['seconds']:.1%}", fraction]
+    def row(name: str, seconds: float, calls: str = "", fraction: str = "", kernel: str = "") -> list[str]:
+        return [name, calls, output.seconds(seconds), _share(seconds, profile), fraction, kernel]
 
     rows, limits = [], profile["limits"]
     for kernel in profile["kernels"]:
-        fraction, seconds = "", kernel["seconds"]
+        fraction, seconds, name = "", kernel["seconds"], _shortened(kernel["name"])
         if limits and kernel["flops"] is not None:
             place = place_in_roofline(kernel["flops"], kernel["bytes"], seconds / kernel["calls"], limits)
             fraction = f"{place.fraction:.0%}"
-        rows.append(row(kernel["name"], seconds, str(kernel["calls"]), fraction))
+        rows.append(row(_label(kernel["layers"]) or name, seconds, str(kernel["calls"]), fraction, name))
     rows += [row("outside of kernels", profile["outside"]), row("moving data only", profile["moving"])]
-    headings = ["kernel", "calls", "together", "share", "of its roofline"]
-    output.table(headings, rows, f"an execution takes {output.seconds(profile['seconds'])}")
+    headings = ["layers", "calls", "together", "share", "of its roofline", "kernel"]
+    output.table(headings, rows, f"an execution takes {output.seconds(profile['seconds'])}", spare=("kernel",))
+
+
+def _label(layers: Sequence[str]) -> str:
+    from ...report.layer_label import layer_label
+
+    return layer_label(layers, _LONGEST_LABEL)
+
+
+def _share(seconds: float, profile: Mapping[str, Any]) -> str:
+    return f"{seconds / profile['seconds']:.1%}"
+
+
+def _shortened(kernel: str) -> str:
+    # A layer of a quantised model is called after its dozens of operators. The JSON document has the whole names.
+    return kernel if len(kernel) <= _LONGEST_NAME else f"{kernel[: _LONGEST_NAME - 1]}…"
 
 
 def _feeds(

@@ -17,6 +17,7 @@ from ..._version import __version__
 from ...errors import InputError, shown
 from ...machine import cpu_flags
 from ...machine.detect import has_llvm, host_features
+from .layers import KernelCall, Layer
 
 _FORMAT = 1
 _NO_DIGEST = "0" * 64
@@ -194,6 +195,8 @@ class Metadata:
         units: The extensions of arithmetic units that some kernel cannot do without, by LLVM's names.
         weights: The large constants of each size, in the order in which its program takes them, as they were saved.
             Empty if there are none.
+        layers: The computing nodes of the model that it was imported from. Empty if an earlier version made the model.
+        calls: For each size the calls of kernels in the order of an execution, with the layers that they compute.
         stormdrop: The version of stormdrop that made the model.
         tvm: The version of TVM that made the model.
     """
@@ -214,6 +217,8 @@ class Metadata:
     batched: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     weights: tuple[tuple[Weight, ...], ...] = ()
+    layers: tuple[Layer, ...] = ()
+    calls: tuple[tuple[KernelCall, ...], ...] = ()
     stormdrop: str = __version__
     tvm: str = tvm.__version__
 
@@ -263,7 +268,14 @@ class Metadata:
             ValueError: `provenance` holds a number that is not finite.
         """
         fields = asdict(self)
-        for name in ("sizes", "batched", "units", "weights"):  # without them the file is as earlier versions wrote it
+        for name in (
+            "sizes",
+            "batched",
+            "units",
+            "weights",
+            "layers",
+            "calls",
+        ):  # without them the file is as earlier versions wrote it
             if not fields[name]:
                 del fields[name]
         document = {"format": _FORMAT, "digest": _NO_DIGEST, **fields, "checksums": dict(checksums)}
@@ -345,6 +357,10 @@ def _check_sizes(metadata: Metadata) -> None:
         raise ValueError("a size is there twice")
     if not {info.name for info in metadata.inputs}.issuperset(metadata.batched):
         raise ValueError("an input that is no input has rows")
+    if any(
+        not 0 <= layer < len(metadata.layers) for calls in metadata.calls for call in calls for layer in call.layers
+    ):
+        raise ValueError("a kernel computes a layer that is none of the model's")
     if metadata.weights and len(metadata.weights) != len(metadata.all_sizes):
         raise ValueError("it has weights of another number of sizes")
 

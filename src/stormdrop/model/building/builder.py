@@ -90,10 +90,9 @@ class ModelBuilder:
 
     def scheduled(self, combination: Mapping[int, Choice]) -> tvm.IRModule:
         """The model of a combination as Relax code that calls scheduled kernels, which nothing has compiled."""
-        mod, _, _ = apply_variants(
+        return apply_variants(
             self._graph, self._variants(combination), lanes=self._target.lanes, place=self._placed(combination)
-        )
-        return mod
+        ).mod
 
     def scheduled_text(self, index: int, choice: Choice) -> str | None:
         """The TensorIR of a task's kernel with this schedule, as text; None if the schedule is a plain one."""

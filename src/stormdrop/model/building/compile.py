@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm
 import tvm_ffi
@@ -20,13 +20,16 @@ from ...machine.cpu import Cpu
 from ...machine.tiles import permit
 from ...sketches.contract import Variant
 from ..artifact.artifact import CompiledModel
+from ..artifact.layers import KernelCall
 from ..artifact.machines import main_name
 from ..artifact.metadata import FallbackReport, Metadata, Size, Work, needed_features
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..artifact.program import LEAST, Program
 from ..graph.constants import without_constants
 from ..graph.expressions import bindings_of, calls_kernel, part_index, variables_of
+from ..graph.flow import Marks
 from ..graph.graph import Graph
+from ..graph.layers import Layers, calls_of, key_of
 from ..graph.place import Place
 from ..graph.renaming import joined
 from ..graph.tasks import Task
@@ -82,9 +85,9 @@ def build(
     """
     library = library or KernelLibrary(target)
     transformed: Transformed = {}
-    mods, fallbacks, symbols = [], dict[str, FallbackReport](), dict[str, int]()
+    mods, marks, fallbacks, symbols = [], [], dict[str, FallbackReport](), dict[str, int]()
     for each in graph.sizes:
-        mod, plain, kernels = apply_variants(
+        scheduled = apply_variants(
             each,
             variants,
             lanes=target.lanes,
@@ -92,9 +95,10 @@ def build(
             library=library,
             transformed=transformed,
         )
-        mods.append(mod)
-        fallbacks |= {report.task: report for report in plain}
-        symbols |= kernels
+        mods.append(scheduled.mod)
+        marks.append(scheduled.layers.marks(scheduled.mod))
+        fallbacks |= {report.task: report for report in scheduled.fallbacks}
+        symbols |= scheduled.symbols
     functions = (function for mod in mods for function in mod.functions.values())
     units = {name for each in functions if isinstance(each, tirx.PrimFunc) for name in units_of(each)}
     if not target.runner:
@@ -103,7 +107,7 @@ def build(
     by_kernels = [_read_by_kernels_only(each, mod) for each, mod in zip(graph.sizes, mods, strict=True)]
     anywhere = set.intersection(*by_kernels)
     try:
-        program = _linked(mods, library, target)
+        program, calls = _linked(mods, marks, library, target)
     except Exception as error:
         # Lowering and code generation raise anything from ValueError to TVM's InternalError.
         raise ModelError(f"{graph.name}: cannot be compiled: {one_line(error)}") from error
@@ -123,8 +127,26 @@ def build(
         foreign=graph.foreign.reports,
         units=tuple(sorted(units)),
         sizes=tuple(Size(each.inputs, each.outputs) for each in graph.sizes) if graph.others else (),
+        layers=graph.layers.all,
+        calls=calls if graph.layers.all else (),
     )
     return create(program, metadata, symbols, graph.foreign)
+
+
+class Scheduled(NamedTuple):
+    """A size of a graph whose kernels are scheduled.
+
+    Attributes:
+        mod: The module.
+        fallbacks: The tasks that got a plain schedule.
+        symbols: The index of the task of each kernel, by the kernel's name.
+        layers: The layers that its calls compute.
+    """
+
+    mod: tvm.IRModule
+    fallbacks: tuple[FallbackReport, ...]
+    symbols: dict[str, int]
+    layers: Layers
 
 
 def apply_variants(
@@ -135,7 +157,7 @@ def apply_variants(
     place: PlacedVariant | None = None,
     library: KernelLibrary | None = None,
     transformed: Transformed | None = None,
-) -> tuple[tvm.IRModule, tuple[FallbackReport, ...], dict[str, int]]:
+) -> Scheduled:
     """Puts the variants into a graph, and transforms each constant as its kernel expects it.
 
     Args:
@@ -145,9 +167,6 @@ def apply_variants(
         place: Makes variants that write into a slice.
         library: Names the kernels; None if they will not be compiled.
         transformed: The constants that another size has transformed already; this one adds its own.
-
-    Returns:
-        The module, the tasks that got a plain schedule, and the index of the task of each kernel by the kernel's name.
 
     Raises:
         ModelError: A variant does not fit its task.
@@ -172,18 +191,30 @@ def apply_variants(
     concatenations = find_concatenations(graph.mod, tasks, lambda task: task.index in variants) if place else []
     mutator = _CallSites(graph.mod, chosen, concatenations, place, library, transformed)
     mod = relax.transform.DeadCodeElimination()(rewrite_main(graph.mod, mutator))
-    return mod, tuple(fallbacks), mutator.symbols
+    layers = graph.layers.rewritten(graph.mod, mod, mutator.stands_for)
+    return Scheduled(mod, tuple(fallbacks), mutator.symbols, layers)
 
 
-def _linked(mods: Sequence[tvm.IRModule], library: KernelLibrary, target: Cpu) -> Program:
-    """The program of the modules of all sizes, with the kernels of the library."""
+def _linked(
+    mods: Sequence[tvm.IRModule], marks: Sequence[Marks], library: KernelLibrary, target: Cpu
+) -> tuple[Program, tuple[tuple[KernelCall, ...], ...]]:
+    """The program of the modules of all sizes, with the kernels of the library, and the calls of an execution of each.
+
+    Args:
+        mods: The modules.
+        marks: The layers of the variables of each.
+        library: Has the kernels.
+        target: The machine.
+    """
     parts, values = zip(*(without_constants(each, LEAST) for each in mods), strict=True)
     weights = tuple(tuple(constants.values()) for constants in values)
     mod = parts[0]
     if len(mods) > 1:
         mod = joined([(each, {"main": main_name(size)}) for size, each in enumerate(parts)])
     with target.tvm():
-        mod = workspace.pipeline()(mod)
+        mod = workspace.to_kernels()(mod)
+        calls = tuple(calls_of(mod, main_name(size), each) for size, each in enumerate(marks))
+        mod = workspace.to_machine()(mod)
     builder = relax.ExecBuilder()
     # This function is private. `tvm.compile`, which calls it, would compile all kernels in one thread.
     left = vm_build._vmcodegen(builder, mod)
@@ -195,7 +226,7 @@ def _linked(mods: Sequence[tvm.IRModule], library: KernelLibrary, target: Cpu) -
     }
     for module in library.modules(kernels):
         executable.mod.import_module(module)
-    return Program(executable, weights if any(weights) else ())
+    return Program(executable, weights if any(weights) else ()), calls
 
 
 def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:
@@ -250,6 +281,7 @@ class _CallSites(relax.PyExprMutator):
         }
         self._outputs = {concatenation.output for concatenation in concatenations}
         self._written: dict[Any, Any] = {}  # what holds the parts so far, by the variable of the concatenation
+        self.stands_for: dict[Hashable, list[Hashable]] = {}  # which variables a new one is in the place of
 
     @property
     def symbols(self) -> dict[str, int]:
@@ -261,7 +293,11 @@ class _CallSites(relax.PyExprMutator):
             concatenation, destination = self._parts[binding.var]
             call = self.visit_expr_post_order(binding.value)
             written = self._written.get(concatenation.output)
-            self._written[concatenation.output] = self.builder_.emit(self._placed(call, destination, written))
+            whole = self.builder_.emit(self._placed(call, destination, written))
+            self._written[concatenation.output] = whole
+            self.stands_for[key_of(whole)] = [key_of(binding.var)]
+            if binding.var.same_as(concatenation.parts[-1][0]):  # after the last part nothing is left to do
+                self.stands_for[key_of(whole)].append(key_of(concatenation.output))
         elif binding.var in self._outputs:
             self.set_var_remap(binding.var, self._written[binding.var])
         else:

@@ -36,14 +36,22 @@ _STORAGE, _TENSOR = "relax.memory.alloc_storage", "relax.memory.alloc_tensor"
 _CHECKS = ("vm.builtin.check_tensor_info", "vm.builtin.match_shape")
 
 
-def pipeline() -> tvm.transform.Pass:
-    """Relax's own pipeline from a graph to calls of the virtual machine, with the workspace as a separate function."""
+def to_kernels() -> tvm.transform.Pass:
+    """The first part of Relax's own pipeline, after which `main` calls all kernels in the order of an execution."""
     return tvm.transform.Sequential(
         [
             backend.DispatchSampling(),
             backend.DispatchSortScan(),
             transform.LegalizeOps(),
             transform.RewriteDataflowReshape(),
+        ]
+    )
+
+
+def to_machine() -> tvm.transform.Pass:
+    """The rest of it, to calls of the virtual machine, with the workspace as a separate function."""
+    return tvm.transform.Sequential(
+        [
             transform.ToNonDataflow(),
             transform.RemovePurityChecking(),
             transform.CallTIRRewrite(),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..layer_label import layer_label
 from .trace_file import TraceFile
 
 _KERNELS, _MACHINE, _EXECUTIONS = "kernels", "virtual machine", "executions"
@@ -48,7 +49,7 @@ def write_profile_trace(
         file.counter("allocated by the execution", "bytes", begin, 0)
         for call in execution:
             lane = _KERNELS if call["kernel"] else _MACHINE
-            details = {**work.get(call["name"], {}), **_bytes(call)}
+            details = {**_layers(call), **work.get(call["name"], {}), **_bytes(call)}
             if call["bytes"] is not None:
                 allocated += call["bytes"]
                 file.counter("allocated by the execution", "bytes", call["begin"] + call["seconds"], allocated)
@@ -64,6 +65,10 @@ def write_profile_trace(
 def _work(kernel: Mapping[str, Any]) -> dict[str, Any]:
     known = {"floating-point operations": kernel["flops"], "bytes moved": kernel["bytes"]}
     return {name: value for name, value in known.items() if value is not None}
+
+
+def _layers(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {"layers": layer_label(call["layers"])} if call["layers"] else {}
 
 
 def _bytes(call: Mapping[str, Any]) -> dict[str, Any]:
