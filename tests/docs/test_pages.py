@@ -24,6 +24,7 @@ ELSEWHERE = {
 
 NEEDED = {
     "import torch": "torch",
+    "from transformers": "transformers",
     "import optuna": "optuna",
     "optuna:": "optuna",
     "import numba": "numba",

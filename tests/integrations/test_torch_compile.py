@@ -21,7 +21,8 @@ pytestmark = pytest.mark.compiles
 
 
 @pytest.fixture(autouse=True)
-def _no_gradients() -> Iterator[None]:
+def _no_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     torch.compiler.reset()
     with torch.no_grad():
         yield

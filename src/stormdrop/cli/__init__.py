@@ -1,7 +1,7 @@
 """The command line.
 
 Its commands are `stormdrop tune`, `tune-op`, `compile`, `quantize`, `run`, `bench`, `compare`, `landscape`, `report`,
-`dashboard`, `operators`, `doctor`, `fleet` and `db`.
+`dashboard`, `operators`, `doctor`, `cache`, `fleet` and `db`.
 
 Exit codes: 0 for success; 1 if something of ours failed; 2 for bad usage or bad input, with one line on standard error
 that begins with "stormdrop:"; 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP, with everything kept that was

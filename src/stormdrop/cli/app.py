@@ -13,6 +13,7 @@ from ..errors import InputError
 from . import completion, guide
 from .commands import (
     benching,
+    cache,
     comparing,
     compiling,
     dashboard,
@@ -47,6 +48,7 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
     "dashboard": dashboard.dashboard,
     "operators": listing.operators,
     "doctor": doctor.doctor,
+    "cache": cache.cache,
     "fleet": fleet.fleet,
 }
 

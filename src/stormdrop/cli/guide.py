@@ -48,6 +48,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dashboard": ("stormdrop dashboard", "stormdrop dashboard --db records.db --port 8080 --log tune.jsonl"),
     "operators": ("stormdrop operators", "stormdrop operators --json"),
     "doctor": ("stormdrop doctor", "stormdrop doctor --refresh --json"),
+    "cache": ("stormdrop cache", "stormdrop cache --clear"),
     "fleet": ("stormdrop fleet", "stormdrop fleet ray://head:10001 --json"),
     "db list": ("stormdrop db list", "stormdrop db list --db records.db --json"),
     "db export": ("stormdrop db export records.jsonl",),

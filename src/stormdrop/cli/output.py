@@ -149,6 +149,11 @@ def size(count: float) -> str:
     return f"{count:g} GiB"
 
 
+def megabytes(count: float) -> str:
+    """Bytes of files, in MB: "12.3 MB"."""
+    return f"{count / 1e6:.1f} MB"
+
+
 def phases(split: Mapping[str, float]) -> str:
     """The phases with their seconds, the longest first."""
     parts = sorted(split.items(), key=lambda part: -part[1])

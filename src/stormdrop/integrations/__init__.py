@@ -1,6 +1,9 @@
 """stormdrop inside other tools.
 
 torch_compile.py                   `torch.compile(model, backend=stormdrop)`
+closed_graph.py                    a graph of torch as a module whose weights are constants, without writes in place
+graph_key.py                       what a compiled graph of torch is found by in later processes
+compile_progress.py                what a compilation that a call waits for says on standard error
 tvm_pipeline.py                    `tvm.compile(..., relax_pipeline=stormdrop)`
 apply_records.py                   a pass of TVM that schedules functions as the records say
 meta_schedule_strategy.py          our searches in MetaSchedule

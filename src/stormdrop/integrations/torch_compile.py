@@ -1,9 +1,12 @@
 """`torch.compile(model, backend="stormdrop")`: inference by compiled kernels.
 
 torch's Dynamo cuts a model into graphs and calls the backend with each. A graph is compiled at its first call, for the
-very sizes that it is called with, and once more for each further set of sizes:
+very sizes that it is called with, and once more for further sets of sizes:
 
     graph, inputs   ->  parameters and buffers become constants  ->  torch.export  ->  compile_model or tune_model
+
+What was compiled is kept for later processes (`graph_key`, `model/kept_models`). What a graph writes to its inputs,
+such as a static cache of keys and values, is copied there after the call (`closed_graph`).
 
 What cannot be compiled runs eagerly, with one warning that says why: a graph with an operator that is not supported, a
 graph that has to compute gradients, and a graph whose weights have changed since it was compiled.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,14 +26,27 @@ import torch
 
 from ..errors import InputError, ModelError, StormdropError, hint
 from ..tuning.options import DEFAULT_SEARCH, TuneOptions
+from .closed_graph import ClosedGraph, closed, name_of, written_inputs
+from .compile_progress import compiling, said
+from .graph_key import NoKey, key_of
 
 if TYPE_CHECKING:
     from ..model import CompiledModel
+    from ..records import Store
 
 _logger = logging.getLogger(__name__)
 
 _MOST_SIZES = 8
 """A graph that is called with more sets of sizes runs eagerly for the others, as Dynamo itself gives up after eight."""
+
+_AT_ONCE = 3
+"""Sets of sizes that are compiled when they come first. Another one is when it comes again: a decoder whose cache grows
+with each word calls each once."""
+
+_REMEDY = (
+    "sizes that stay the same make it fast: a static cache in place of one that grows "
+    '(generate(cache_implementation="static")), inputs padded to a few lengths (docs/how-to/use-pytorch.md)'
+)
 
 
 def stormdrop(
@@ -46,6 +63,8 @@ def stormdrop(
             - `time`, `trials`: tune each graph, with this budget for each set of sizes, as `sd.tune_model` does
             - `search`, `seed`, `fresh`, `keep_denormals`: as in `sd.tune_model`
             - `db`: the database of records, a file or a URL; the user's own by default
+            - `cache`: whether compiled graphs are kept for later processes, and taken from earlier ones: True by
+              default
 
     Returns:
         A function that computes what the graph computes.
@@ -75,33 +94,39 @@ class _Settings:
         db: The database of records; None for the default one.
         tunes: Whether anything is measured.
         keep_denormals: Whether kernels compute with denormals.
+        cache: Whether compiled graphs are kept, and taken from what earlier processes have kept.
     """
 
     options: TuneOptions
     db: str | None
     tunes: bool
     keep_denormals: bool
+    cache: bool
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> _Settings:
-        known = ("time", "trials", "search", "seed", "fresh", "keep_denormals", "db")
+        known = ("time", "trials", "search", "seed", "fresh", "keep_denormals", "db", "cache")
         for name in given:
             if name not in known:
                 raise InputError(f"backend stormdrop has no option {name!r}; {hint(name, known)}")
-        others = {name: value for name, value in given.items() if name not in ("keep_denormals", "db")}
+        others = {name: value for name, value in given.items() if name not in ("keep_denormals", "db", "cache")}
         options = TuneOptions.of(**{"search": DEFAULT_SEARCH, **others})
         tunes, keep_denormals = "time" in given or "trials" in given, bool(given.get("keep_denormals", False))
-        return cls(options, given.get("db"), tunes, keep_denormals)
+        # What is tuned as if nothing were known is tuned again each time.
+        cache = bool(given.get("cache", True)) and not (tunes and options.fresh)
+        return cls(options, given.get("db"), tunes, keep_denormals, cache)
 
 
 class _Graph:
-    """A graph of Dynamo that is compiled for each set of sizes that it is called with."""
+    """A graph of Dynamo that is compiled for the sets of sizes that it is called with."""
 
     def __init__(self, graph: torch.fx.GraphModule, settings: _Settings) -> None:
         self._graph, self._settings = graph, settings
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._constant = [_is_weight(node) for node in placeholders]
+        self._written: tuple[int, ...] | None = None  # the inputs that it writes to, which the first call finds out
         self._compiled: dict[Any, _Compiled | None] = {}
+        self._once: set[Any] = set()  # sets of sizes that came once, and were not compiled
         self._said: set[str] = set()
         self._lock = threading.Lock()
 
@@ -109,13 +134,15 @@ class _Graph:
         if torch.is_grad_enabled() and any(_requires_grad(argument) for argument in arguments):
             self._say("it has to compute gradients; call it inside torch.no_grad(), or set requires_grad to False")
             return self._graph(*arguments)
+        if self._written is None:
+            self._find_written(arguments)
         key = tuple(
             _size_of(argument) for argument, constant in zip(arguments, self._constant, strict=True) if not constant
         )
         with self._lock:
-            if key not in self._compiled:
+            if key not in self._compiled and self._is_due(key):
                 self._compiled[key] = self._compile(arguments)
-        compiled = self._compiled[key]
+        compiled = self._compiled.get(key)
         if compiled is None:
             return self._graph(*arguments)
         if not compiled.is_current(arguments):
@@ -127,13 +154,33 @@ class _Graph:
             self._say(str(error))
             return self._graph(*arguments)
 
+    def _find_written(self, arguments: Sequence[Any]) -> None:
+        """Finds out which inputs the graph writes to: they are no constants, such as a static cache, even if marked."""
+        with self._lock:
+            if self._written is not None:
+                return
+            written = written_inputs(self._graph, arguments)
+            self._constant = [fixed and place not in written for place, fixed in enumerate(self._constant)]
+            self._written = written
+
+    def _is_due(self, key: Any) -> bool:
+        """Whether a set of sizes that is not compiled yet is to be compiled now."""
+        if len(self._compiled) >= _MOST_SIZES:
+            self._say(f"it was compiled for {_MOST_SIZES} sets of sizes already; the others run eagerly; {_REMEDY}")
+            return False
+        if len(self._compiled) < _AT_ONCE or key in self._once:
+            return True
+        self._once.add(key)
+        self._say(
+            f"it was compiled for {len(self._compiled)} sets of sizes, and this is another one, which is compiled if "
+            f"it comes again; {_REMEDY}"
+        )
+        return False
+
     def _compile(self, arguments: Sequence[Any]) -> _Compiled | None:
         """The graph for these inputs; None if it has to run eagerly."""
-        if len(self._compiled) >= _MOST_SIZES:
-            self._say(f"it was compiled for {_MOST_SIZES} sets of sizes already; the others run eagerly")
-            return None
         try:
-            return _Compiled(self._graph, arguments, self._constant, self._settings)
+            return _Compiled(self._graph, arguments, self._constant, self._written or (), self._settings)
         except StormdropError as error:
             self._say(str(error))
             return None
@@ -148,8 +195,14 @@ class _Compiled:
     """A graph that is compiled for one set of sizes."""
 
     def __init__(
-        self, graph: torch.fx.GraphModule, arguments: Sequence[Any], constant: Sequence[bool], settings: _Settings
+        self,
+        graph: torch.fx.GraphModule,
+        arguments: Sequence[Any],
+        constant: Sequence[bool],
+        written: tuple[int, ...],
+        settings: _Settings,
     ) -> None:
+        self._written = written
         self._inputs = [
             position
             for position, argument in enumerate(arguments)
@@ -158,12 +211,15 @@ class _Compiled:
         self._weights = [
             (position, argument, _state(argument)) for position, argument in enumerate(arguments) if constant[position]
         ]
-        module = _Closed(graph, arguments, self._inputs)
-        self._model = _model_of(module, tuple(arguments[position] for position in self._inputs), settings)
+        name = name_of(graph)
+        module = closed(name, graph, arguments, self._inputs, written)
+        examples = tuple(arguments[position] for position in self._inputs)
+        self._model = _model_of(_Work(name, graph, arguments, constant, module, examples, settings))
         # torch.export calls them tensors_0, tensors_1 and so on. The import may have dropped some that nothing uses.
         self._positions = {info.name: self._inputs[int(info.name.rpartition("_")[2])] for info in self._model.inputs}
         (returned,) = [node.args[0] for node in graph.graph.nodes if node.op == "output"]
-        if len(self._model.outputs) != len(returned):
+        self._returned = len(returned)
+        if len(self._model.outputs) != self._returned + len(written):
             raise ModelError("it returns something else than tensors")
 
     def is_current(self, arguments: Sequence[Any]) -> bool:
@@ -174,55 +230,77 @@ class _Compiled:
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         feeds = {name: arguments[position].detach() for name, position in self._positions.items()}
-        return tuple(map(torch.from_numpy, self._model.run(feeds).values()))
+        results = tuple(map(torch.from_numpy, self._model.run(feeds).values()))
+        for position, result in zip(self._written, results[self._returned :], strict=True):
+            arguments[position].copy_(result)
+        return results[: self._returned]
 
 
-class _Closed(torch.nn.Module):
-    """A graph as a module that takes some of its inputs; the others are constants."""
+@dataclass(frozen=True)
+class _Work:
+    """What is compiled: a graph, its inputs and which of them are constants, and the same as a module of the others."""
 
-    def __init__(self, graph: torch.fx.GraphModule, arguments: Sequence[Any], inputs: Sequence[int]) -> None:
-        super().__init__()
-        self._graph, self._inputs = graph, tuple(inputs)
-        self._others: dict[int, Any] = {}
-        for position, argument in enumerate(arguments):
-            if position in self._inputs:
-                continue
-            if isinstance(argument, torch.Tensor):
-                self.register_buffer(f"weight_{position}", argument.detach())
-            else:
-                self._others[position] = argument
-        self._count = len(arguments)
+    name: str
+    graph: torch.fx.GraphModule
+    arguments: Sequence[Any]
+    constant: Sequence[bool]
+    module: ClosedGraph
+    examples: tuple[Any, ...]
+    settings: _Settings
 
-    def forward(self, *tensors: Any) -> Any:
-        given = dict(zip(self._inputs, tensors, strict=True))
-        arguments = [
-            given[position]
-            if position in given
-            else self._others[position]
-            if position in self._others
-            else getattr(self, f"weight_{position}")
-            for position in range(self._count)
-        ]
-        return self._graph(*arguments)
+    def __str__(self) -> str:
+        shapes = ["x".join(map(str, example.shape)) or "one value" for example in self.examples]
+        more = f" and {len(shapes) - _SHOWN} more" if len(shapes) > _SHOWN else ""
+        return f"{self.name} for {', '.join(shapes[:_SHOWN])}{more}" if shapes else self.name
 
 
-def _model_of(module: torch.nn.Module, inputs: tuple[Any, ...], settings: _Settings) -> CompiledModel:
+_SHOWN = 3  # inputs of a graph that messages name
+
+
+def _model_of(work: _Work) -> CompiledModel:
+    """The compiled form of a graph: of an earlier process if one has kept it."""
     from ..machine import threads
 
     threads.configure()
-    from ..machine.cpu import keeping_denormals
+    from ..machine.cpu import Cpu, keeping_denormals
+    from ..model.kept_models import KeptModels
     from ..model.tuning.tune import tune_model_with
     from ..model.untuned import compile_model_with
     from ..records import open_store
 
+    settings, begin = work.settings, time.perf_counter()
     target = keeping_denormals(None) if settings.keep_denormals else None
     make = tune_model_with if settings.tunes else compile_model_with
+    kept = KeptModels.of_user() if settings.cache else None
+    key = None if kept is None else _key_of(work, target or Cpu.detect())
     with open_store(settings.db) as store:
-        model: CompiledModel = make(module, target, settings.options, example_inputs=inputs, store=store).model
+        asked: Store | None = None if settings.options.fresh else store
+        model = kept.load(key, asked) if kept is not None and key is not None else None
+        if model is not None:
+            said(f"loaded {work}, which was compiled before", begin)
+        else:
+            with compiling(str(work)):
+                result = make(work.module, target, settings.options, example_inputs=work.examples, store=store)
+            model = result.model
+            if kept is not None and key is not None and not getattr(result, "interrupted", False):
+                kept.keep(key, result, asked)
     for part in model.metadata.foreign:
         operators = ", ".join(f"{count} {name}" for name, count in part.operators.items())
         _logger.info("onnxruntime runs %s of a graph (%s)", operators, part.reason)
     return model
+
+
+def _key_of(work: _Work, target: Any) -> str | None:
+    """The key under which a graph is kept; None if it has none."""
+    from ..machine.limits.memory_rates import cached_bytes
+
+    settings = work.settings
+    others = (settings.options, settings.tunes, target, cached_bytes(target))
+    try:
+        return key_of(work.graph, work.arguments, work.constant, *others)
+    except NoKey as error:
+        _logger.info("%s is not kept for the next process: %s", work.name, error)
+        return None
 
 
 def _is_weight(node: torch.fx.Node) -> bool:

@@ -13,6 +13,7 @@ precision/                  a model in bfloat16: how much of it, and which value
 building/                   a graph with a schedule for each task, compiled, verified and saved
 tuning/                     `sd.tune_model`: the budget, the choice, the last timing
 untuned.py                  `sd.compile_model`
+kept_models.py              compiled models that later processes find by a key
 quantize.py                 `stormdrop quantize`
 random_weights.py           weights for a model that came without
 """

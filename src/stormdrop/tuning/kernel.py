@@ -135,7 +135,7 @@ class KernelTask:
         versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")}
         features = knowledge.features(self.sketches, workload, target, options.features, self.network.kernels)
         return TuningRequest.create(
-            self._problem,
+            self.problem,
             [space for _, space in self.sketches],
             options,
             trials=trials,
@@ -158,7 +158,8 @@ class KernelTask:
         )
 
     @property
-    def _problem(self) -> Problem:
+    def problem(self) -> Problem:
+        """What the records know it by."""
         workload, target = self.workload, self.target
         machine = f"{target.machine}{self._source_of_constants()}"
         return Problem(workload.key, workload.text, workload.name, target.kind, machine)
@@ -171,7 +172,7 @@ class KernelTask:
             trials: The candidates that it can count on; with 0 any finished session of the same spaces will do.
             seconds: The wall seconds that it can count on.
         """
-        if next(sufficient(store, self._problem, trials, seconds, shared=True), None) is None:
+        if next(sufficient(store, self.problem, trials, seconds, shared=True), None) is None:
             return None  # without fingerprints of its spaces, which take longest
         reuse = Reuse(resume=self.options.resume, shared=True, starts=False, rival=False)
         request = self.request(seconds, clock.perf_counter(), reuse, trials=trials, width=1)

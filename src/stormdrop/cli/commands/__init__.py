@@ -6,6 +6,7 @@ quantizing.py  quantize
 running.py     run
 benching.py    bench
 doctor.py      doctor
+cache.py       cache
 comparing.py   compare, landscape
 reporting.py   report, and the pages that other commands write
 dashboard.py   dashboard
