@@ -69,3 +69,20 @@ def test_elementwise_chain_is_one_loop_nest() -> None:
 def _integers(parameter: Any) -> np.ndarray:
     shape = tuple(int(extent) for extent in parameter.shape)
     return np.random.default_rng(0).integers(-4, 5, shape).astype(np.float32)
+
+
+def test_marks_of_scopes_are_dropped_and_nothing_is_said(target: Cpu, capfd: pytest.CaptureFixture[str]) -> None:
+    from tvm import topi
+
+    x, index = te.placeholder((8,), name="x"), te.placeholder((2,), "int64", name="index")
+    values = te.placeholder((2,), name="values")
+    function = te.create_prim_func([x, index, values, topi.index_put(x, [index], values)])
+    assert "pragma_scope" in function.script()
+    fallback = schedule_fallback(function)
+    assert fallback.reached == "plain" and "pragma_scope" not in fallback.function.script()
+    arrays = [np.zeros(8, "float32"), np.array([3, 1]), np.ones(2, "float32"), np.empty(8, "float32")]
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    capfd.readouterr()
+    tvm.compile(fallback.function, target.tvm()).jit()["main"](*tensors)
+    assert "pragma" not in capfd.readouterr().err
+    assert tensors[-1].numpy().tolist() == [0, 1, 0, 1, 0, 0, 0, 0]

@@ -15,6 +15,7 @@ import tvm
 from tvm import tirx
 from tvm.ir.prim.expr import IntImm
 from tvm.s_tir import Schedule, ScheduleError
+from tvm_ffi import structural_map
 
 from ..graph.tasks import has_nests
 
@@ -46,7 +47,7 @@ def schedule_fallback(function: tirx.PrimFunc, lanes: int = 16) -> Fallback:
         lanes: How many values a vector of the CPU holds.
     """
     if not has_nests(function):
-        return Fallback(function, "plain")
+        return Fallback(_without_scopes(function), "plain")
     schedule = Schedule(tvm.IRModule({"main": function}))
     # Blocks are found by name, because references to them become invalid if `_attempt` replaces the schedule.
     for name in _block_names(schedule):
@@ -60,6 +61,15 @@ def schedule_fallback(function: tirx.PrimFunc, lanes: int = 16) -> Fallback:
         vectorised &= reached[1]
     words = [word for word, reached in (("parallel", parallel), ("vectorised", vectorised)) if reached]
     return Fallback(schedule.mod["main"], ", ".join(words) or "plain")
+
+
+def _without_scopes(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A function without the marks of its scopes, which TVM's scripts leave and of which its code generator warns."""
+
+    def unmarked(node: tirx.AttrStmt) -> Any:
+        return node.body if node.attr_key == "pragma_scope" else node
+
+    return function.with_body(structural_map(function.body, ((tirx.AttrStmt, unmarked),)))
 
 
 def _attempt(schedule: Schedule, step: Callable[[Schedule], _T], otherwise: _T) -> tuple[Schedule, _T]:

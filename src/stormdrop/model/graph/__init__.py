@@ -7,6 +7,7 @@ flow.py         how layers are followed through a rewrite of a graph
 constants.py    its constants
 place.py        where a kernel writes a part of a tensor
 expressions.py  what is asked of the expressions of its Relax code
+open_blocks.py  what an exception leaves of a function that is being built
 renaming.py     functions are renamed, and modules joined
 origin.py       another way to compute the same model
 onnx_origin.py  an ONNX model as such

@@ -9,6 +9,8 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
+from .open_blocks import ended_blocks
+
 
 def without_constants(mod: tvm.IRModule, least: int = 0) -> tuple[tvm.IRModule, dict[str, Any]]:
     """The module whose `main` takes its constants as further parameters, and the constants by the parameters' names.
@@ -25,7 +27,8 @@ def without_constants(mod: tvm.IRModule, least: int = 0) -> tuple[tvm.IRModule, 
     main = mod["main"]
     names = {parameter.name for parameter in main.params}
     lifted = _Lift(names, least)
-    body = lifted.visit_expr(main.body)
+    with ended_blocks(lifted.builder_):
+        body = lifted.visit_expr(main.body)
     function = relax.Function([*main.params, *lifted.variables], body, main.ret_ty, main.is_pure, main.attrs, main.span)
     result = tvm.IRModule(dict(mod.functions.items()))
     result["main"] = function

@@ -8,6 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from .open_blocks import ended_blocks
+
 
 def joined(parts: Sequence[tuple[tvm.IRModule, Mapping[str, str]]]) -> tvm.IRModule:
     """One module with the functions of several ones.
@@ -30,7 +32,9 @@ def joined(parts: Sequence[tuple[tvm.IRModule, Mapping[str, str]]]) -> tvm.IRMod
     for variable, (mod, names, old, function) in functions.items():
         name = variable.name_hint
         if isinstance(function, relax.Function):
-            function = _Renamed(mod, names, variables).visit_expr(function)
+            renamed = _Renamed(mod, names, variables)
+            with ended_blocks(renamed.builder_):
+                function = renamed.visit_expr(function)
         if function.attrs and "global_symbol" in function.attrs and old.name_hint != name:
             function = function.with_attr("global_symbol", name)
         result[variable] = function

@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 from ..graph.expressions import bindings_of
+from ..graph.open_blocks import ended_blocks
 
 
 def failing_operator(mod: tvm.IRModule, step: Callable[[tvm.IRModule], tvm.IRModule]) -> str | None:
@@ -57,7 +58,7 @@ def _alone(call: relax.Call) -> tvm.IRModule:
 
     arguments = [parameter(argument) for argument in call.args]
     builder = relax.BlockBuilder()
-    with builder.function("main", list(parameters.values())):
+    with ended_blocks(builder), builder.function("main", list(parameters.values())):
         with builder.dataflow():
             result = builder.emit_output(relax.Call(call.op, arguments, call.attrs, call.ty_args))
         builder.emit_func_output(result)

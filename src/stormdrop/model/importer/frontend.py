@@ -14,6 +14,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ..graph.expressions import bindings_of
 from ..graph.layers import key_of, numbered
+from ..graph.open_blocks import ended_blocks
 from ..onnx.standard import opset_of
 from ..onnx.weights import array_of, in_file
 from ..passes.views import static_shape
@@ -32,7 +33,8 @@ def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[Hashable, froz
         The module, and for its variables the names of the model's values that they are, by `key_of`.
     """
     importer = _Importer({}, "float32")
-    imported = importer.from_onnx(model.graph, opset_of(model))
+    with ended_blocks(importer.bb):
+        imported = importer.from_onnx(model.graph, opset_of(model))
     return numbered(imported, importer.names(imported))
 
 

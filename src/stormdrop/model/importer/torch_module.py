@@ -26,6 +26,7 @@ from ...errors import ModelError, one_line, shown
 from ..artifact.metadata import TensorInfo
 from ..graph.graph import Graph
 from ..graph.layers import numbered
+from ..graph.open_blocks import end_blocks
 from ..inputs.combinations import Shapes
 from ..onnx.index_ranges import index_ranges as onnx_index_ranges
 from .import_onnx import graph_of
@@ -186,6 +187,7 @@ def _by_tvm(name: str, decomposed: Any, origin: TorchOrigin) -> Graph:
             mod = importer.from_exported_program(program, False, False, False, None)
         except Exception as error:
             # It raises AssertionError, KeyError and others for what it does not know.
+            end_blocks(importer.block_builder)
             raise ModelError(f"{name}: TVM does not import the exported program: {_reason(error)}") from error
     origin.ranges = index_ranges(mod, origin.input_names)
     inputs = tuple(

@@ -23,6 +23,7 @@ from ..artifact.metadata import OPEN, OnnxruntimePart, TensorInfo
 from ..artifact.onnxruntime_parts import FUNCTION, OnnxruntimeParts
 from ..graph.graph import Graph
 from ..graph.onnx_origin import OnnxOrigin, origin_of
+from ..graph.open_blocks import ended_blocks
 from ..onnx.standard import is_standard, operator_name
 
 
@@ -94,7 +95,7 @@ def _program(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo], index:
     builder = relax.BlockBuilder()
     parameters = [relax.Var(info.name, _type(info)) for info in inputs]
     types = [_type(info) for info in outputs]
-    with builder.function("main", parameters):
+    with ended_blocks(builder), builder.function("main", parameters):
         if any(OPEN in info.shape for info in outputs):
             result = types[0] if len(types) == 1 else relax.TupleType(types)
             call = relax.op.call_pure_packed(f"{FUNCTION}{index}", *parameters, ty_args=result)

@@ -21,6 +21,7 @@ from tvm.ir import GenericConst
 
 from ...ir.dtypes import is_float, is_integer, limits
 from ..graph.expressions import bindings_of
+from ..graph.open_blocks import ended_blocks
 from ..tensors import array_of
 from .rewriting import constant, rewrite_main
 
@@ -147,7 +148,7 @@ class _Fold(relax.PyExprMutator):
 
 def _folded_by_relax(call: relax.Call) -> GenericConst | None:
     builder = relax.BlockBuilder()
-    with builder.function("main", []):
+    with ended_blocks(builder), builder.function("main", []):
         with builder.dataflow():
             result = builder.emit_output(call)
         builder.emit_func_output(result)

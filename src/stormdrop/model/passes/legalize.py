@@ -61,13 +61,30 @@ def legalize(mod: tvm.IRModule) -> tvm.IRModule:
     The result is that of TVM's own pass, except for the operators that `_OWN_RULES` names.
     """
     rules: dict[str, Rule] = {}
+    failures: list[Exception] = []
     for binding in bindings_of(mod["main"]):
         operator = getattr(binding.value, "op", None)
         if isinstance(operator, tvm.ir.Op) and operator.name not in rules:
             rule = _OWN_RULES.get(operator.name) or operator.get_attr("FLegalize")
             if rule is not None:
-                rules[operator.name] = functools.partial(_once, rule, {})
-    return relax.transform.LegalizeOps(rules)(mod)
+                rules[operator.name] = functools.partial(_unless_failed, failures, functools.partial(_once, rule, {}))
+    result = relax.transform.LegalizeOps(rules)(mod)
+    if failures:
+        raise failures[0]
+    return result
+
+
+def _unless_failed(failures: list[Exception], rule: Rule, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """What a rule makes of a call; the call itself once a rule has failed.
+
+    An exception would leave TVM's pass with blocks that are not ended, as `graph/open_blocks` says.
+    """
+    if not failures:
+        try:
+            return rule(builder, call)
+        except Exception as error:  # noqa: BLE001  rules raise anything; `legalize` raises it when the pass has ended
+            failures.append(error)
+    return call
 
 
 @dataclass(frozen=True)

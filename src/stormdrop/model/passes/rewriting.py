@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ..graph.open_blocks import ended_blocks
 from ..tensors import copied
 
 _LARGE = 1 << 16  # bytes
@@ -23,7 +24,8 @@ def rewrite_main(mod: tvm.IRModule, mutator: relax.PyExprMutator, main: str = "m
         mutator: Visits the expressions of `main`.
         main: The name of the function that is rewritten.
     """
-    mutator.builder_.update_func(mod.get_global_var(main), mutator.visit_expr(mod[main]))
+    with ended_blocks(mutator.builder_):
+        mutator.builder_.update_func(mod.get_global_var(main), mutator.visit_expr(mod[main]))
     return mutator.builder_.get()
 
 
