@@ -48,6 +48,15 @@ MACHINE: dict[str, Any] = {
     "versions": {"stormdrop": "0.3.0", "torch": None},
     "database": "/records.sqlite",
     "plugins": [{"group": "stormdrop.searches", "name": "mine", "package": "other", "error": None}],
+    "extras": [
+        {"name": "torch", "packages": {"torch": None}, "error": None},
+        {"name": "ray", "packages": {"ray": "2.50"}, "error": None},
+        {
+            "name": "bench",
+            "packages": {"torch": "2.13", "torchvision": "0.27"},
+            "error": "torchvision: RuntimeError: x",
+        },
+    ],
 }
 
 
@@ -66,6 +75,9 @@ def test_doctor_prints_its_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown["GPU 1"] == "NVIDIA H200 (cuda/h200), 1980 MHz, memory 3201 MHz, 700 W, driver 550"
     assert shown["torch"] == "not installed" and shown["stormdrop"] == "0.3.0"
     assert shown["plug-in mine"] == "stormdrop.searches, of other: loads"
+    assert shown["extra torch"] == "torch not installed: pip install 'stormdrop[torch]'"
+    assert shown["extra ray"] == "ray 2.50 loads"
+    assert shown["extra bench"] == "torch 2.13, torchvision 0.27: torchvision: RuntimeError: x"
     assert "measures again" not in " ".join(shown)
 
 

@@ -12,6 +12,7 @@ import typer
 
 from ..._version import __version__
 from .. import output
+from ..extras import Extra, extras
 from ..options import JsonOption
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def doctor(
             "versions": {"stormdrop": __version__, **{name: _version(name) for name in _PACKAGES}},
             "database": str(default_path()),
             "plugins": [plugin_status(plugin) for plugin in everything()],
+            "extras": [_extra(extra) for extra in extras()],
         }
     if as_json:
         output.emit(document)
@@ -110,6 +112,14 @@ def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "database", document["database"]
     for each in document["plugins"]:
         yield f"plug-in {each['name']}", f"{each['group']}, of {each['package']}: {each['error'] or 'loads'}"
+    for each in document["extras"]:
+        yield f"extra {each['name']}", str(Extra(each["name"], each["packages"], each["error"]))
+
+
+def _extra(extra: Extra) -> dict[str, Any]:
+    """An extra of this package in the document of `doctor`."""
+    loads = extra.installed and extra.error is None
+    return {**asdict(extra), "installed": extra.installed, "loads": loads}
 
 
 def _unit(rate: UnitRate) -> dict[str, Any]:

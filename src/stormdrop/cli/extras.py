@@ -1,0 +1,124 @@
+"""The extras of this package: which are installed, and whether their packages load.
+
+    pip install 'stormdrop[torch]'   ->   torch: torch 2.13.0 loads
+
+Packages are imported in a child process: two that do not fit together may end it, and each costs time and memory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+_OF_DEVELOPERS = ("dev", "docs")
+"""Extras of which a user needs nothing."""
+
+_LIMIT = 120.0
+"""Seconds that the packages may take to be imported, all together."""
+
+_REQUIREMENT = re.compile(r"""([A-Za-z0-9._-]+).*;.*extra\s*==\s*['"]([^'"]+)['"]""")
+
+_IMPORT = """
+import contextlib, importlib, io, json, sys
+for module in sys.argv[1:]:
+    error = None
+    with contextlib.redirect_stdout(io.StringIO()):
+        try:
+            importlib.import_module(module)
+        except BaseException as reason:
+            lines = str(reason).strip().splitlines()
+            error = f"{type(reason).__name__}: {lines[0] if lines else ''}"
+    print(json.dumps([module, error]), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An extra.
+
+    Attributes:
+        name: Its name.
+        packages: The version of each of its packages; None for one that is not installed.
+        error: Why one of its packages does not load; None if all do that are installed.
+    """
+
+    name: str
+    packages: Mapping[str, str | None]
+    error: str | None
+
+    @property
+    def installed(self) -> bool:
+        """Whether all of its packages are installed."""
+        return None not in self.packages.values()
+
+    def __str__(self) -> str:
+        """For example "torch 2.13.0 loads"."""
+        lacking = [package for package, version in self.packages.items() if version is None]
+        if lacking:
+            faulty = f"; {self.error}" if self.error else ""
+            return f"{', '.join(lacking)} not installed: pip install 'stormdrop[{self.name}]'{faulty}"
+        versions = ", ".join(f"{package} {version}" for package, version in self.packages.items())
+        return f"{versions}: {self.error}" if self.error else f"{versions} load{'s' if len(self.packages) == 1 else ''}"
+
+
+def extras() -> list[Extra]:
+    """The extras of this package for users, and what is known of them."""
+    packages: dict[str, list[str]] = {}
+    for requirement in metadata.requires("stormdrop") or ():
+        if (found := _REQUIREMENT.match(requirement)) and found[2] not in _OF_DEVELOPERS:
+            packages.setdefault(found[2], []).append(found[1])
+    versions = {package: _version(package) for each in packages.values() for package in each}
+    modules = _modules([package for package, version in versions.items() if version is not None])
+    errors = dict(_imported(list(modules.values())))
+    result = []
+    for name, each in sorted(packages.items()):
+        wrong = (f"{package}: {errors[modules[package]]}" for package in each if errors.get(modules.get(package, "")))
+        result.append(Extra(name, {package: versions[package] for package in each}, next(wrong, None)))
+    return result
+
+
+def _modules(packages: Sequence[str]) -> dict[str, str]:
+    """The module to import for each package."""
+    owners: dict[str, list[str]] = {}
+    for module, distributions in metadata.packages_distributions().items():
+        for distribution in distributions:
+            owners.setdefault(_normal(distribution), []).append(module)
+    found = {}
+    for package in packages:
+        own = [module for module in owners.get(_normal(package), ()) if not module.startswith("_")]
+        found[package] = min(own, key=lambda module: (_normal(module) not in _normal(package), len(module)), default="")
+    return {package: module or package.replace("-", "_") for package, module in found.items()}
+
+
+def _imported(modules: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each module with what its import raises; None if that is nothing. One that ends the process is passed over."""
+    left = list(modules)
+    while left:
+        command = [sys.executable, "-c", _IMPORT, *left]
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
+            output, end = run.stdout, f"ends the process with {run.returncode}"
+        except subprocess.TimeoutExpired as error:
+            output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+            end = f"takes more than {_LIMIT:.0f} s"
+        done = [json.loads(line) for line in output.splitlines()]
+        yield from done
+        left = left[len(done) :]
+        if left:
+            yield left.pop(0), end
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "_", name).lower()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
