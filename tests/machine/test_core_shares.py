@@ -189,3 +189,37 @@ def test_an_interrupted_waiter_leaves_the_core_to_the_next_one(monkeypatch: pyte
     for thread in threads:
         thread.join(10)
     assert done == ["second"]
+
+
+def test_calls_that_wait_have_their_turn() -> None:
+    """A thread that calls again at once does not pass over those that wait."""
+    shares, calls, end = CoreShares(1), [0] * 4, time.perf_counter() + 0.5
+
+    def call(number: int) -> None:
+        while time.perf_counter() < end:
+            shares.call(1, lambda _: time.sleep(3e-3))  # longer than the others' patience
+            calls[number] += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(call, range(4)))
+    assert max(calls) - min(calls) <= 3 and min(calls) > 5, calls
+
+
+def test_several_that_wait_begin_when_several_cores_are_free() -> None:
+    shares, begun = CoreShares(2), threading.Barrier(3, timeout=10)
+
+    def second(share: int) -> None:
+        assert share == 1
+        begun.wait()  # both are in progress
+
+    def first(_: int) -> None:
+        for thread in threads:
+            thread.start()
+        while len(shares._freed._waiters) < 2:  # type: ignore[attr-defined]
+            time.sleep(1e-3)
+
+    threads = [threading.Thread(target=shares.call, args=(2, second)) for _ in range(2)]
+    shares.call(2, first)
+    begun.wait()
+    for thread in threads:
+        thread.join(10)
