@@ -13,6 +13,7 @@ from stormdrop.statistics import (
     Verdict,
     compare,
     median_interval,
+    percentile_interval,
     plainly_faster,
     rank,
     ratio_interval,
@@ -246,3 +247,28 @@ def test_a_few_rounds_of_the_assumed_noise_decide_wrongly_as_often_as_allowed() 
     times = np.exp(rng.normal(0, MOST_NOISE / np.sqrt(2), (4000, 2, 3)))
     wrong = sum(plainly_faster(list(a), list(b), alpha=0.05) for a, b in times)
     assert 0.01 * len(times) < wrong < 0.05 * len(times)  # the spread of some of them is too large
+
+
+@pytest.mark.parametrize(("percent", "fewest"), [(50, 6), (90, 36), (99, 368)])
+def test_a_percentile_needs_enough_samples(percent: float, fewest: int) -> None:
+    assert percentile_interval(range(fewest - 1), percent) is None
+    known = percentile_interval(range(fewest), percent)
+    assert known is not None and known.high == fewest - 1
+    assert percentile_interval([], percent) is None
+
+
+@pytest.mark.parametrize(("percent", "n"), [(50, 20), (90, 60), (99, 500)])
+def test_the_interval_of_a_percentile_holds_the_true_one(percent: float, n: int) -> None:
+    rng, true = np.random.default_rng(0), -math.log(1 - percent / 100)  # of the exponential distribution
+    held = 0
+    for _ in range(400):
+        known = percentile_interval(rng.exponential(size=n).tolist(), percent)
+        assert known is not None and known.low <= known.estimate <= known.high
+        held += known.low <= true <= known.high
+    assert held >= 0.93 * 400  # 95% are promised; fewer than 93% would come by chance once in 30 tries
+
+
+def test_the_interval_of_the_50th_percentile_is_that_of_the_median() -> None:
+    samples = np.random.default_rng(1).exponential(size=101).tolist()
+    known, median = percentile_interval(samples, 50), median_interval(samples)
+    assert known == median

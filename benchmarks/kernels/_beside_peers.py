@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from _common import add_to_import_path
 
-from stormdrop.bench.bench import OURS, TOLERANCE
 from stormdrop.bench.contender import ContenderSpec, Unavailable
 from stormdrop.bench.contender_process import ContenderProcess
 from stormdrop.bench.peers import OPERATOR_PEERS
+from stormdrop.bench.plan import OURS
+from stormdrop.bench.result import TOLERANCE
 from stormdrop.bench.turns import TURN, take_turns
 from stormdrop.errors import MeasureError
 from stormdrop.ir.relative_error import relative_error

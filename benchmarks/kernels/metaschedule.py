@@ -32,10 +32,12 @@ from _common import OUT, add_to_import_path, chosen, machine, save
 from _shapes import SHAPES, Shape
 
 import stormdrop as sd
-from stormdrop.bench.bench import OURS, ROUNDS, TOLERANCE
+from stormdrop.bench.bench import ROUNDS
 from stormdrop.bench.contender import ContenderSpec
 from stormdrop.bench.contender_process import ContenderProcess
 from stormdrop.bench.peers.ours import ScheduledOperator
+from stormdrop.bench.plan import OURS
+from stormdrop.bench.result import TOLERANCE
 from stormdrop.bench.turns import take_turns
 from stormdrop.ir.relative_error import relative_error
 from stormdrop.machine import threads

@@ -36,9 +36,9 @@ from _race import race, similar
 from _shapes import MICRO, SHAPES
 
 import stormdrop as sd
-from stormdrop.bench.bench import TOLERANCE
 from stormdrop.bench.contender import ContenderSpec
 from stormdrop.bench.peers import OPERATOR_PEERS
+from stormdrop.bench.result import TOLERANCE
 from stormdrop.compare.search_spec import SearchSpec, parse_searches
 
 MICRO_KERNELS = [name for name, shape in SHAPES.items() if shape.origin == MICRO]

@@ -35,9 +35,10 @@ from _common import OUT, Campaign, add_to_import_path, campaign_parser, chosen, 
 from _shapes import SHAPES, Shape
 
 import stormdrop as sd
-from stormdrop.bench.bench import ROUNDS, TOLERANCE
+from stormdrop.bench.bench import ROUNDS
 from stormdrop.bench.contender import ContenderSpec
 from stormdrop.bench.contender_process import ContenderProcess
+from stormdrop.bench.result import TOLERANCE
 from stormdrop.bench.turns import take_turns
 from stormdrop.ir.relative_error import relative_error
 from stormdrop.machine import threads

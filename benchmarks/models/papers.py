@@ -53,8 +53,8 @@ from _ratios import best_peer
 from _torch_modules import made
 
 import stormdrop as sd
-from stormdrop.bench.bench import OURS
 from stormdrop.bench.peers import MODEL_PEERS
+from stormdrop.bench.plan import OURS
 from stormdrop.errors import StormdropError
 from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.tuning.duration import seconds_of

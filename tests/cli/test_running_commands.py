@@ -57,6 +57,44 @@ def test_run_shows_how_long_layers_take(artifact: Path, capfd: pytest.CaptureFix
     assert "--by: takes kernel or layer, not node" in complaint(capfd, "run", artifact, "--profile", "--by", "node")
 
 
+def test_run_as_a_service(artifact: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    done = document(capfd, "run", artifact, "--for", "0.3s", "--calls", "1,3")
+    assert [service["at_a_time"] for service in done["services"]] == [1, 3]
+    assert done["load"]["seconds"] == 0.3 and done["load"]["calls"] == [1, 3] and 0 <= done["load"]["disturbed"] <= 1
+    for service in done["services"]:
+        low, high = service["per_second_interval"]
+        assert 0 < low <= service["per_second"] <= high and service["ratio"] is None
+        median, most = service["percentiles"]["50"], service["percentiles"]["90"]
+        assert 0 < median["interval"][0] <= median["seconds"] <= most["seconds"]
+    text = output_of(capfd, "run", artifact, "--for", "0.3s", "--calls", "2")
+    assert "calls/s" in text and "99%" in text
+    text = output_of(capfd, "run", artifact, "--for", "0.001s", "--calls", "1")
+    assert "a percentile is left out where too few calls know it" in text
+    assert "services" not in document(capfd, "run", artifact)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--for", "soon"], "--for soon: not a duration; write 90s, 3m, 1h or a number of seconds"),
+        (["--for", "0"], "--for 0: must be greater than zero"),
+        (["--calls", "many"], "--calls many: write how many calls are made at a time, as in --calls 1,2,4"),
+        (["--calls", "1,,2"], "write how many calls are made at a time"),
+        (["--calls", "0"], "--calls: calls at a time: 0 is not a number from 1 to 256"),
+        (["--calls", "1000"], "--calls: calls at a time: 1000 is not a number from 1 to 256"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "bench"])
+def test_bad_loads(
+    command: str, words: list[str], says: str, artifact: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert says in complaint(capfd, command, artifact, *words)
+
+
+def test_an_operator_serves_no_calls(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "--for and --calls are for models" in complaint(capfd, "bench", *SMALL, "--for", "1s")
+
+
 def test_run_takes_a_size(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     import onnx
 
@@ -112,6 +150,22 @@ def test_bench_of_a_model(artifact: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert [contender["name"] for contender in done["contenders"]] == ["stormdrop", "onnxruntime"]
     assert done["contenders"][1]["max_error"] < 1e-4
     assert done["skipped"]["torch-packed"] == "does not run ONNX models"
+
+
+def test_bench_of_a_service(artifact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    page = tmp_path / "bench.html"
+    words = ["--against", "onnxruntime", "--rounds", 2, "--for", "0.5s", "--calls", "1,2", "--report", page]
+    done = document(capfd, "bench", artifact, *words)
+    ours, theirs = done["contenders"]
+    assert [service["at_a_time"] for service in ours["services"]] == [1, 2]
+    assert [service["ratio"] for service in ours["services"]] == [1.0, 1.0]
+    one, two = theirs["services"]
+    assert one["forms"].keys() == {""} and two["form"] in two["forms"] and len(two["forms"]) == 2
+    assert two["per_second"] == max(two["forms"].values()) and two["ratio"] > 0
+    assert "How does it serve several calls at a time?" in page.read_text()
+    text = output_of(capfd, "bench", artifact, *words[:4], "--for", "0.2s", "--calls", "2")
+    assert "onnxruntime with 2 calls at a time is best with" in text
 
 
 def test_doctor(capfd: pytest.CaptureFixture[str]) -> None:

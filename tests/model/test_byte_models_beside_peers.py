@@ -9,7 +9,7 @@ import pytest
 from quantised_models import quantised
 
 import stormdrop as sd
-from stormdrop.bench.bench import Standing
+from stormdrop.bench.result import Standing
 from stormdrop.model.artifact import onnxruntime_parts
 
 pytestmark = pytest.mark.compiles

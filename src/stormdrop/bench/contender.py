@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+from ..measure.timing import Call
 
 
 class Unavailable(Exception):
@@ -44,6 +46,42 @@ class Contender(Protocol):
 
     def outputs(self) -> list[Any]:
         """Executes once and returns the output arrays, in the layout of the workload."""
+
+
+@runtime_checkable
+class Serves(Protocol):
+    """What a contender has besides if it can serve several calls at a time."""
+
+    def forms(self, at_a_time: int) -> Mapping[str, Sequence[Call]]:
+        """Prepares for a number of calls at a time.
+
+        Args:
+            at_a_time: The number of calls, 2 or more.
+
+        Returns:
+            For each form in which it serves them, by a name such as "one session, 4 threads", what each of the callers
+            calls from a thread of its own.
+
+        Raises:
+            Unavailable: It cannot serve so many.
+        """
+
+
+def forms_of(contender: Contender, at_a_time: int) -> Mapping[str, Sequence[Call]]:
+    """The forms in which a contender serves calls; see `Serves.forms`. One call at a time has a single form.
+
+    Args:
+        contender: The contender.
+        at_a_time: The number of calls.
+
+    Raises:
+        Unavailable: It serves fewer calls only.
+    """
+    if at_a_time == 1:
+        return {"": [contender.run]}
+    if not isinstance(contender, Serves):
+        raise Unavailable("is timed with one call at a time only")
+    return contender.forms(at_a_time)
 
 
 @dataclass(frozen=True)

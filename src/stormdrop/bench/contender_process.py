@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
@@ -17,8 +18,9 @@ from typing import Any
 from ..errors import MeasureError, one_line
 from ..machine.process.child_process import ChildProcess
 from ..machine.sharing.foreign_load import LoadThresholds, LoadWatch, read_counters
-from ..measure.timing import TimingPlan, sample
-from .contender import Contender, ContenderSpec, Unavailable
+from ..measure.timing import Call, TimingPlan, sample
+from .closed_loop import MOST_CALLS, LoopTimes, closed_loop
+from .contender import Contender, ContenderSpec, Unavailable, forms_of
 
 LIMITS = LoadThresholds(foreign_cores=0.4, stolen_fraction=0.1)
 """When a turn counts as disturbed. A median of five samples survives a short disturbance, not a steady competitor."""
@@ -86,6 +88,35 @@ class ContenderProcess:
         arrays: list[Any] = self._request_awake(("outputs", None))
         return arrays
 
+    def forms(self, at_a_time: int) -> list[str]:
+        """Prepares the contender for a number of calls at a time. What was prepared for another number is given up.
+
+        Returns:
+            The names of the forms in which it serves them.
+
+        Raises:
+            Unavailable: It cannot serve so many.
+            MeasureError: As `take_turn`.
+        """
+        names: list[str] = self._request_awake(("forms", at_a_time))
+        return names
+
+    def serve_calls(self, form: str, seconds: float) -> tuple[LoopTimes, bool]:
+        """Lets callers call the contender in one of its forms.
+
+        Args:
+            form: The name of the form, of those for which it was prepared last.
+            seconds: How long new calls begin.
+
+        Returns:
+            What the callers have seen, and whether something else used the machine in the meantime.
+
+        Raises:
+            MeasureError: As `take_turn`.
+        """
+        times, disturbed = self._request_awake(("serve", (form, seconds)))
+        return times, disturbed
+
     def close(self) -> None:
         """Ends the process, whatever it is doing."""
         self._child.close()
@@ -106,6 +137,8 @@ class ContenderProcess:
             kind, answer = self._answer()
         finally:
             self._child.pause()
+        if kind == "unavailable":
+            raise Unavailable(answer)
         if kind == "failed":
             raise MeasureError(f"{self.name} failed: {answer}")
         return answer
@@ -143,6 +176,8 @@ def serve(connection: Connection, spec: ContenderSpec, threads: int) -> None:
         answer("unavailable", one_line(error))
         return
     watch = LoadWatch(threads, LIMITS)
+    callers = ThreadPoolExecutor(MOST_CALLS, "caller")  # threads are kept from turn to turn, as those of a server
+    forms: Mapping[str, Sequence[Call]] = {}
     answer("ready", {"settings": dict(contender.settings), "versions": dict(contender.versions)})
     while True:
         try:
@@ -154,8 +189,19 @@ def serve(connection: Connection, spec: ContenderSpec, threads: int) -> None:
                 before = read_counters()
                 samples = sample(contender.run, plan)
                 answer("times", (samples, watch.suspect(read_counters() - before)))
+            elif kind == "forms":
+                forms = {}
+                forms = forms_of(contender, plan)
+                answer("forms", list(forms))
+            elif kind == "serve":
+                form, seconds = plan
+                before = read_counters()
+                times = closed_loop(forms[form], seconds, callers)
+                answer("served", (times, watch.suspect(read_counters() - before)))
             else:
                 answer("outputs", contender.outputs())
+        except Unavailable as error:
+            answer("unavailable", str(error))
         except Exception as error:  # noqa: BLE001  (reported to the parent)
             answer("failed", one_line(error))
 

@@ -13,6 +13,7 @@ app.py           all commands by name, and what bad usage means
 commands/        the commands
 options.py       options, and how their text is read
 flags.py         options that commands share in groups
+services.py      the options that say how a model is called as a service, and the table of how it serves
 arrays.py        arrays in files
 output.py        documents and tables
 progress.py      how far a run is, on standard error: lines, or a display

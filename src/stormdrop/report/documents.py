@@ -213,6 +213,37 @@ class Tuning(TypedDict):
     profile: Profile | None
 
 
+class Percentile(TypedDict):
+    """A percentile of the latency of a service."""
+
+    seconds: float
+    interval: list[float]
+
+
+class Service(TypedDict):
+    """An entry of `services` in the documents of a bench and of a run."""
+
+    at_a_time: int
+    calls: int
+    per_second: float
+    per_second_interval: list[float]
+    percentiles: dict[str, Percentile | None]
+    ratio: float | None
+    ratio_interval: list[float] | None
+    form: str
+    forms: dict[str, float]
+
+
+class Load(TypedDict):
+    """How the contenders of a bench were called as services."""
+
+    seconds: float
+    calls: list[int]
+    turns: int
+    disturbed: float
+    unserved: dict[str, str]
+
+
 class Contender(TypedDict):
     """An entry of `contenders` in the document of a bench."""
 
@@ -227,6 +258,7 @@ class Contender(TypedDict):
     versions: dict[str, str]
     settings: dict[str, Any]
     samples: NotRequired[list[float]]
+    services: NotRequired[list[Service]]
 
 
 class Bench(TypedDict):
@@ -237,6 +269,7 @@ class Bench(TypedDict):
     disturbed: int
     contenders: list[Contender]
     skipped: dict[str, str]
+    load: NotRequired[Load | None]
 
 
 def checked(document: Mapping[str, Any], kind: type[T], what: str) -> T:

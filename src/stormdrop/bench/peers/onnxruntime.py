@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...measure.timing import Call
 from .graphs import operator_graph
 
 Array = NDArray[Any]
@@ -57,13 +59,29 @@ class OnnxruntimeModel:
     ) -> None:
         import onnxruntime
 
-        self._session = _session(model, threads, entries or {})
+        self._model, self._threads, self._entries = model, threads, entries or {}
+        self._session = _session(model, threads, self._entries)
         self._inputs = dict(inputs)
         self.versions = {"onnxruntime": onnxruntime.__version__}
         self.settings = {"threads": threads, "optimisation": "all", **(entries or {})}
 
     def run(self) -> object:
         return self._session.run(None, self._inputs)
+
+    def forms(self, at_a_time: int) -> Mapping[str, Sequence[Call]]:
+        """All cores for each call, in one session; or a part of the cores for each.
+
+        A session with one thread has none of its own: it computes in the threads that call, and is shared, too.
+        """
+        part = max(1, self._threads // at_a_time)
+        count = 1 if part == 1 else at_a_time
+        sessions = [_session(self._model, part, self._entries) for _ in range(count)]
+        divided = [partial(session.run, None, self._inputs) for session in sessions]
+        what = "one session" if count == 1 else f"{count} sessions"
+        return {
+            f"one session, {self._threads} threads": [self.run] * at_a_time,
+            f"{what}, 1 thread a call" if part == 1 else f"{what}, {part} threads each": divided * (at_a_time // count),
+        }
 
     def outputs(self) -> list[Array]:
         return [np.asarray(output) for output in self._session.run(None, self._inputs)]

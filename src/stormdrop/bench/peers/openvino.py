@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...measure.timing import Call
 from ...tuning.options import BF16, FLOAT32
 from .graphs import OperatorGraph, operator_graph
 
@@ -62,13 +64,28 @@ class OpenvinoModel:
         import openvino
 
         hint = _HINTS[precision]
-        self._request = _compile(openvino.Core().read_model(model), threads, hint).create_infer_request()
+        self._model, self._threads, self._precision = model, threads, hint
+        self._compiled = _compile(openvino.Core().read_model(model), threads, hint)
+        self._request = self._compiled.create_infer_request()
         self._inputs = dict(inputs)
         self.versions = {"openvino": openvino.__version__}
         self.settings = {"threads": threads, "precision": hint, "hint": "latency"}
 
     def run(self) -> object:
         return self._request.infer(self._inputs, share_inputs=True)
+
+    def forms(self, at_a_time: int) -> Mapping[str, Sequence[Call]]:
+        """A request for each call, with all cores in turns, or with as many streams as OpenVINO finds best."""
+        import openvino
+
+        streams = _compile(openvino.Core().read_model(self._model), self._threads, self._precision, at_a_time)
+        return {
+            f"hint {hint}, {at_a_time} requests": [
+                partial(compiled.create_infer_request().infer, self._inputs, share_inputs=True)
+                for _ in range(at_a_time)
+            ]
+            for hint, compiled in (("latency", self._compiled), ("throughput", streams))
+        }
 
     def outputs(self) -> list[Array]:
         return [np.array(output) for output in self._request.infer(self._inputs).values()]
@@ -87,12 +104,13 @@ def _channels_last(graph: OperatorGraph) -> Any:
     return steps.build()
 
 
-def _compile(model: Any, threads: int, precision: str = "f32") -> Any:
+def _compile(model: Any, threads: int, precision: str = "f32", at_a_time: int = 1) -> Any:
     import openvino
 
     config = {
         "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": precision,
-        "PERFORMANCE_HINT": "LATENCY",
+        "PERFORMANCE_HINT": "LATENCY" if at_a_time == 1 else "THROUGHPUT",
+        **({"PERFORMANCE_HINT_NUM_REQUESTS": at_a_time} if at_a_time > 1 else {}),
     }
     return openvino.Core().compile_model(model, "CPU", config)

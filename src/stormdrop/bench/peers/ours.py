@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import hint
+from ...measure.timing import Call
 from ..contender import Unavailable
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class TunedModel:
 
     def run(self) -> object:
         return self._model.run(self._inputs)
+
+    def forms(self, at_a_time: int) -> Mapping[str, Sequence[Call]]:
+        """One model for all: calls that meet share the cores out."""
+        return {"": [self.run] * at_a_time}
 
     def outputs(self) -> list[Array]:
         return list(self._model.run(self._inputs).values())

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ...errors import OperatorError
+from ...errors import InputError, OperatorError
 from ...measure.timing import MOST_ROUNDS
 from ...tuning.options import FLOAT32, whole_number
 from .. import completion, options, output
 from ..options import DatabaseOption, JsonOption, PrecisionOption, SeedOption, ShapeOption, TargetOption
 from ..progress import Reporter
+from ..services import CallsOption, ForOption, load_of, print_services, say_how_long
 from .reporting import PageOption, check_page, command_line, write_page
 
 
@@ -41,6 +42,8 @@ def bench(
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", help="The number of interleaved rounds.")
     ] = MOST_ROUNDS,
+    duration: ForOption = None,
+    calls: CallsOption = None,
     target: TargetOption = None,
     db: DatabaseOption = None,
     seed: SeedOption = 0,
@@ -54,6 +57,7 @@ def bench(
     options.not_empty(target, "--target", "cpu")
     whole_number("seed", seed, 0)
     check_page(report, "--report")
+    load = load_of(duration, calls)
     names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
     with output.stdout_for_json(as_json):
         from ... import operators
@@ -64,14 +68,19 @@ def bench(
         is_file = path.exists() or path.suffix in (".onnx", ".sd") or len(path.parts) > 1
         if is_file and values:
             raise OperatorError(f"{what} is a model and takes no arguments such as {(arguments or [''])[0]}")
+        if load is not None and not is_file:
+            raise InputError("--for and --calls are for models: an operator serves no calls")
         subject = path if is_file else operators.create(what, values)
         otherwise = f"target {target}: bench times kernels for CPUs only; benchmarks/gpu/run.py times kernels for GPUs"
         machine = require_cpu(parse_machine(target), otherwise)
+        if load is not None:
+            say_how_long(load, "each contender, in turns,")
         with options.tuning_records(db) as store, Reporter(None) as progress:
             result = time_beside_peers(
                 subject,
                 names,
                 rounds=rounds,
+                load=load,
                 seed=seed,
                 shapes=shapes,
                 precision=precision,
@@ -85,6 +94,7 @@ def bench(
             from ...report.pages.bench_page import bench_page
 
             chosen = {"against": against, "rounds": rounds, "target": target, "seed": seed, "shape": shape}
+            chosen |= {"for": duration, "calls": calls}
             if precision != FLOAT32:
                 chosen["precision"] = precision
             repeat = command_line("bench", what, *(arguments or ()), **chosen)
@@ -121,3 +131,11 @@ def _print_bench(document: Mapping[str, Any]) -> None:
     for contender in document["contenders"]:
         if not contender["agrees"]:
             print(f"{contender['name']}: its output differs from the reference")
+    if (load := document["load"]) is not None:
+        print()
+        print_services(
+            [(each["name"], service) for each in document["contenders"] for service in each["services"]],
+            load["disturbed"],
+        )
+        for name, reason in load["unserved"].items():
+            print(f"{name}: {reason}")

@@ -15,8 +15,10 @@ from ...errors import InputError, MeasureError, shown
 from ...tuning.options import whole_number
 from .. import arrays, options, output
 from ..options import JsonOption, SeedOption, SizeOption
+from ..services import CallsOption, ForOption, load_of, print_services, say_how_long
 
 if TYPE_CHECKING:
+    from ...bench.service import Load
     from ...model.artifact.artifact import CompiledModel
 
 _LONGEST_NAME = 60  # characters of a kernel's name in the table of a profile
@@ -69,13 +71,15 @@ def run(
         int | None,
         typer.Option("--threads", metavar="N", help="The most threads that a call uses; by default one per core."),
     ] = None,
+    duration: ForOption = None,
+    calls: CallsOption = None,
     shape: SizeOption = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Run a tuned model. This runs code of its folder: run what you trust, or give its digest."""
     whole_number("seed", seed, 0)
-    size = options.one_size(shape or ())
+    size, served = options.one_size(shape or ()), load_of(duration, calls)
     if size and inputs is not None:
         raise InputError("--shape: the file of --input says which size runs; leave --shape out")
     if outputs is not None:
@@ -97,6 +101,7 @@ def run(
         start = time.perf_counter()
         results = model.run(feeds)
         seconds = time.perf_counter() - start
+        services = None if served is None else _services(model, feeds, served)
         profile = _profile(model, feeds, trace) if profiled else None
         if outputs is not None:
             arrays.write(outputs, results)
@@ -107,12 +112,33 @@ def run(
         "seconds": seconds,
         "output": outputs and str(outputs),
     }
+    if services is not None:
+        document |= services
     if profile is not None:
         document["profile"] = profile
     if as_json:
         output.emit(document)
     else:
         _print_run(document, by)
+
+
+def _services(model: CompiledModel, feeds: Mapping[str, Any], load: Load) -> dict[str, Any]:
+    """How the model serves calls: what a document has more of it."""
+    from ...bench.service import serve
+    from ...model.artifact.call_inputs import aligned
+
+    say_how_long(load, "the model")
+    inputs = {name: aligned(value) for name, value in feeds.items()}
+    services, disturbed = serve(lambda: model.run(inputs), model.threads, load)
+    return {
+        "services": [service.to_json() for service in services],
+        "load": {
+            "seconds": load.seconds,
+            "calls": list(load.calls),
+            "turns": load.turns,
+            "disturbed": disturbed,
+        },
+    }
 
 
 def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None) -> dict[str, Any]:
@@ -148,6 +174,10 @@ def _print_run(document: Mapping[str, Any], by: str = "kernel") -> None:
     rows = [[name, "x".join(map(str, spec["shape"])), spec["dtype"]] for name, spec in specs]
     output.table(["output", "shape", "type"], rows)
     print(f"\n{output.seconds(document['seconds'])}")
+    if "services" in document:
+        print()
+        name = document["artifact"]
+        print_services([(name, service) for service in document["services"]], document["load"]["disturbed"])
     if "profile" in document:
         print()
         if by == "layer":

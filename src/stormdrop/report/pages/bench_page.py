@@ -28,6 +28,7 @@ def bench_page(bench: Bench, command: str) -> str:
     numbering, contenders = Numbering(), bench["contenders"]
     entries = [(each["name"], each["seconds"], each["interval"]) for each in contenders]
     said = "; ".join(f"{name} {formatting.time(seconds)}" for name, seconds, _ in entries)
+    services = [(each["name"], service) for each in contenders for service in each.get("services", [])]
     sampled = [each for each in contenders if each.get("samples")]
     return render(
         "bench.html",
@@ -36,6 +37,8 @@ def bench_page(bench: Bench, command: str) -> str:
         peers=sorted(contenders[1:], key=lambda each: each["seconds"]),
         plot=numbering.inline(latencies(entries), f"Times of an execution: {said}"),
         boxes=numbering.inline(boxes(sampled), "The times of all rounds of each contender") if sampled else None,
+        load=bench.get("load"),
+        services=sorted(services, key=lambda each: each[1]["at_a_time"]),
         command=command,
     )
 

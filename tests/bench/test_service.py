@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import pytest
+from contenders import Sleeper, contender
+
+from stormdrop.bench.closed_loop import LoopTimes
+from stormdrop.bench.contender import ContenderSpec, Unavailable
+from stormdrop.bench.contender_process import ContenderProcess
+from stormdrop.bench.service import Load, calls_at_a_time, serve, service_of, take_service_turns
+from stormdrop.errors import InputError
+from stormdrop.measure.timing import Call
+
+
+class Server(Sleeper):
+    """Serves several calls in two forms, of which the second takes longer."""
+
+    def forms(self, at_a_time: int) -> Mapping[str, Sequence[Call]]:
+        if at_a_time > 4:
+            raise Unavailable("serves four calls at most")
+        return {"quick": [self.run] * at_a_time, "slow": [lambda: time.sleep(3 * self._seconds)] * at_a_time}
+
+
+def test_numbers_of_calls() -> None:
+    assert calls_at_a_time(1) == (1, 2, 4)
+    for calls in ((), (0,), (1, 257)):
+        with pytest.raises(InputError, match="is not a number from 1 to 256"):
+            Load(1.0, calls)
+    assert (Load(0.5, (1,)).turns, Load(60.0, (1,)).turns) == (5, 30)
+
+
+def test_a_service_has_percentiles_as_far_as_its_calls_know_them() -> None:
+    few = service_of([LoopTimes([0.01] * 5, 100.0), LoopTimes([0.01] * 5, 100.0)], 1)
+    median = few.percentiles[50]
+    assert median is not None and median.estimate == 0.01
+    assert (few.percentiles[90], few.percentiles[99], few.calls) == (None, None, 10)
+    many = service_of([LoopTimes([0.01] * 97 + [0.5] * 3, 70.0) for _ in range(10)], 1)
+    tail = many.percentiles[99]
+    assert tail is not None and tail.estimate == 0.5
+    document = many.to_json()
+    assert document["percentiles"]["50"] == {"seconds": 0.01, "interval": [0.01, 0.01]}
+    assert (document["calls"], document["ratio"], document["forms"]) == (1000, None, {"": 70.0})
+
+
+def test_contenders_serve_in_turns_and_the_best_form_counts() -> None:
+    specs = [
+        contender(Sleeper, "stormdrop", seconds=2e-3),
+        ContenderSpec("server", f"{__name__}:Server", {"seconds": 4e-3}),
+    ]
+    processes = [ContenderProcess(spec, 1) for spec in specs]
+    try:
+        services = take_service_turns(processes, Load(0.3, (1, 2, 8)))
+    finally:
+        for process in processes:
+            process.close()
+    ours, theirs = services.by_contender
+    assert [service.at_a_time for service in ours] == [1], "it has no form for several calls"
+    assert [service.at_a_time for service in theirs] == [1, 2]
+    assert services.missing == {
+        "stormdrop": "is timed with one call at a time only",
+        "server": "serves four calls at most",
+    }
+    assert ours[0].ratio is not None and ours[0].ratio.estimate == 1.0
+    assert theirs[0].ratio is not None and 0.3 < theirs[0].ratio.estimate < 0.8
+    assert theirs[1].form == "quick" and theirs[1].ratio is None
+    assert set(theirs[1].forms) == {"quick", "slow"}
+    assert theirs[1].forms["quick"] > 1.5 * theirs[1].forms["slow"]
+    assert 200 < theirs[1].per_second <= 500
+    assert 0.0 <= services.disturbed <= 1.0
+
+
+def test_something_in_this_process_serves() -> None:
+    services, disturbed = serve(lambda: time.sleep(0.002), 1, Load(0.2, (1, 3)))
+    assert [service.at_a_time for service in services] == [1, 3]
+    assert services[1].per_second > 1.5 * services[0].per_second
+    assert 0.0 <= disturbed <= 1.0
