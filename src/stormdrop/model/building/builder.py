@@ -67,6 +67,11 @@ class ModelBuilder:
         self.winners: dict[int, Choice] = {index: schedules.winner for index, schedules in self._schedules.items()}
         self.defaults: dict[int, Choice] = {index: schedules.default for index, schedules in self._schedules.items()}
 
+    @property
+    def graph(self) -> Graph:
+        """What is built, without schedules."""
+        return self._graph
+
     def build(self, combination: Mapping[int, Choice]) -> CompiledModel:
         """The compiled model of a combination."""
         return build(

@@ -56,7 +56,7 @@ class Verifier:
                 raise _Wrong
             provenance = self._builder.complete_provenance(combination, self.last)
             loaded.metadata = replace(loaded.metadata, provenance=provenance)
-            batched = inputs_with_rows(loaded, self._seed) if len(loaded.sizes) > 1 else ()
+            batched = inputs_with_rows(loaded, self._builder.graph, self._seed) if len(loaded.sizes) > 1 else ()
             return replace(model.metadata, provenance=provenance, batched=batched)
 
         def write(new: Path) -> None:

@@ -10,4 +10,5 @@ exact.py       what NumPy computes of the import, in float64
 kernels.py     what each kernel of a compiled model reads and writes, and how exact it is
 parts.py       models of which onnxruntime runs a part
 rows.py        whether the rows of a batch are independent
+row_flow.py    the part of it that the code proves
 """

@@ -1,0 +1,184 @@
+"""Proves from the code of a model that each row of its outputs depends on no other row of its inputs.
+
+A tensor of a model with `rows` rows carries them along one of its axes, where `inner` elements belong to each row:
+
+    x[4, 3, 8, 8]                       axis 0, inner 1
+    reshaped to [4, 192]                axis 0, inner 1
+    reshaped to [4 * 16, 12]            axis 0, inner 16
+    transposed to [12, 4 * 16]          axis 1, inner 16
+
+So the row of an element is `index[axis] // inner % rows`. A kernel keeps rows apart if, at every point of its loops,
+each element that it reads belongs to the row of the element that it writes, or to no row, as those of weights do. TVM's
+analyzer proves this for each load. What it does not prove, and what cannot be read, is taken as not proven. A part that
+onnxruntime runs is believed to keep rows along the first axis: `rows` tries whether it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tvm import relax, tirx
+from tvm.ir import GenericConst, Range
+from tvm.sym import Analyzer
+
+from ...errors import UnsupportedFunction
+from ...ir.expressions import loads_in
+from ...ir.stages import Stage, StageGraph, shape_of
+from ..graph.expressions import VIEWS, bindings_of, calls_kernel, operator_name, part_index
+from ..graph.graph import Graph
+
+
+class Rows(NamedTuple):
+    """Where the rows of a tensor are: the row of an element is `index[axis] // inner % rows`."""
+
+    axis: int
+    inner: int
+
+
+Flow = Rows | None
+"""Where the rows of a tensor are; None for one that depends on no row."""
+
+
+class NotProven(Exception):
+    """Rows are not kept apart, or it is not known. The message says where."""
+
+
+def prove_rows(graph: Graph, names: Sequence[str], rows: int) -> None:
+    """Proves that each row of the outputs of a model depends on no other row of the inputs.
+
+    Args:
+        graph: The model at one size.
+        names: The inputs along whose first axis the rows are.
+        rows: How many there are.
+
+    Raises:
+        NotProven: It cannot be proven.
+    """
+    main, functions = graph.mod["main"], _Kernels(graph, rows)
+    flows: dict[Any, Any] = {
+        parameter: Rows(0, 1) if info.name in names else None
+        for parameter, info in zip(main.params, graph.inputs, strict=False)
+    }
+    for binding in bindings_of(main):
+        flows[binding.var] = _flow_of(binding.value, flows, functions, rows)
+    for flow in _all_of(_flow_of(main.body.body, flows, functions, rows)):
+        if flow is not None and flow != Rows(0, 1):
+            raise NotProven(f"the rows of an output are along axis {flow.axis}")
+
+
+def _all_of(flow: Any) -> list[Any]:
+    return list(flow) if isinstance(flow, list) else [flow]
+
+
+def _flow_of(value: Any, flows: Mapping[Any, Any], kernels: _Kernels, rows: int) -> Any:
+    """Where the rows of a value are; a list for a tuple."""
+    if isinstance(value, relax.Var):
+        return flows[value]
+    if isinstance(value, GenericConst):
+        return None
+    if isinstance(value, relax.Tuple):
+        return [_flow_of(field, flows, kernels, rows) for field in value.fields]
+    if isinstance(value, relax.TupleGetItem):
+        return _flow_of(value.tuple_value, flows, kernels, rows)[value.index]
+    if calls_kernel(value):
+        arguments = [_flow_of(argument, flows, kernels, rows) for argument in value.args[1].fields]
+        results = kernels.flows(value.args[0].name_hint, tuple(arguments))
+        return results[0] if len(results) == 1 else results
+    if operator_name(value) in VIEWS:
+        return _viewed(value, _flow_of(value.args[0], flows, kernels, rows), rows)
+    if part_index(value) is not None:
+        return _flow_of_part(value, rows)
+    raise NotProven(f"{operator_name(value) or type(value).__name__} is no kernel of ours")
+
+
+def _flow_of_part(value: Any, rows: int) -> Any:
+    """Where the rows of the results of a part are, if it keeps them."""
+    results = list(getattr(value.ty, "fields", [value.ty]))
+    if not all(result.shape is not None and len(result.shape) and int(result.shape[0]) == rows for result in results):
+        raise NotProven("a part that onnxruntime runs makes something without rows")
+    return [Rows(0, 1) for _ in results] if len(results) > 1 else Rows(0, 1)
+
+
+def _viewed(value: Any, flow: Flow, rows: int) -> Flow:
+    """Where the rows are in another shape of the same elements: where a row is as many elements away from the next."""
+    if flow is None:
+        return None
+    before, after = ([int(size) for size in tensor.ty.shape] for tensor in (value.args[0], value))
+    stride = flow.inner
+    for size in before[flow.axis + 1 :]:
+        stride *= size
+    below = 1
+    for axis in reversed(range(len(after))):
+        if stride % below == 0 and (after[axis] * below) % (stride * rows) == 0:
+            return Rows(axis, stride // below)
+        below *= after[axis]
+    raise NotProven("a reshape splits rows")
+
+
+class _Kernels:
+    """The kernels of a model. What is proven of one is known for its next call."""
+
+    def __init__(self, graph: Graph, rows: int) -> None:
+        self._graph, self._rows = graph, rows
+        self._known: dict[tuple[str, tuple[Flow, ...]], list[Flow]] = {}
+
+    def flows(self, name: str, arguments: tuple[Flow, ...]) -> list[Flow]:
+        """Where the rows of the results of a kernel are. Raises `NotProven`."""
+        if not any(arguments):
+            function = self._graph.mod[name]
+            return [None] * (len(function.params) - len(arguments))
+        key = name, arguments
+        if key not in self._known:
+            try:
+                self._known[key] = _flows_of_kernel(self._graph.mod[name], arguments, self._rows)
+            except (NotProven, UnsupportedFunction) as reason:
+                raise NotProven(f"{name}: {reason}") from reason
+        return self._known[key]
+
+
+def _flows_of_kernel(function: tirx.PrimFunc, arguments: Sequence[Flow], rows: int) -> list[Flow]:
+    kernel = StageGraph.parse(function, gathers=True)
+    flows: dict[Any, Flow] = dict(zip(kernel.parameters, arguments, strict=False))
+    for stage in kernel.stages:
+        flows[stage.buffer] = _flow_of_stage(stage, flows, rows)
+    return [flows[buffer] for buffer in kernel.parameters[len(arguments) :]]
+
+
+def _flow_of_stage(stage: Stage, flows: Mapping[Any, Flow], rows: int) -> Flow:
+    """Where the rows of the buffer are that a stage writes. Raises `NotProven`."""
+    read = [(load, flows[load.source]) for load in (*stage.loads(), *_first_loads(stage)) if flows[load.source]]
+    if not read:
+        return None
+    if any(loads_in(index) for index in stage.indices):
+        raise NotProven(f"stage {stage.name} writes where data says")
+    analyzer = Analyzer()
+    for axis in stage.axes:
+        analyzer.bind(axis.var, Range(0, axis.extent))
+    for candidate in _candidates(shape_of(stage.buffer), rows):
+        written = _row(stage.indices, candidate, rows)
+        if all(analyzer.can_prove_equal(written, _row(load.indices, flow, rows)) for load, flow in read):
+            return candidate
+    raise NotProven(f"stage {stage.name} reads other rows than it writes")
+
+
+def _first_loads(stage: Stage) -> list[Any]:
+    return [] if stage.identity is None else loads_in(stage.identity)
+
+
+def _row(indices: Sequence[Any], flow: Flow, rows: int) -> Any:
+    """The row of an element, as an expression of the axes."""
+    assert flow is not None
+    return tirx.floormod(tirx.floordiv(indices[flow.axis], flow.inner), rows)
+
+
+def _candidates(shape: Sequence[int], rows: int) -> Iterator[Rows]:
+    """Where the rows of a tensor may be, the likelier places first."""
+    places = [
+        (outer, axis, size // rows // outer)
+        for axis, size in enumerate(shape)
+        for outer in range(1, size // rows + 1)
+        if size % (rows * outer) == 0
+    ]
+    for _, axis, inner in sorted(places):
+        yield Rows(axis, inner)
