@@ -73,7 +73,7 @@ INNER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("precision",),
         ("building",),
         ("tuning",),
-        ("untuned", "quantize"),
+        ("untuned", "quantize", "padding"),
     ),
     "model.onnx": (("standard", "nodes", "weights"), ("segments",), ("rewrites",), ("source",)),
     "report": (("formatting", "plots", "traces"), ("pages", "dashboard")),

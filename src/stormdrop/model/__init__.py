@@ -12,6 +12,7 @@ verification/               whether a compiled model computes what its origin do
 precision/                  a model in bfloat16: how much of it, and which values
 building/                   a graph with a schedule for each task, compiled, verified and saved
 tuning/                     `sd.tune_model`: the budget, the choice, the last timing
+padding.py                  calls between its sizes, padded beside a mask
 untuned.py                  `sd.compile_model`
 kept_models.py              compiled models that later processes find by a key
 quantize.py                 `stormdrop quantize`
@@ -28,15 +29,17 @@ from ..machine.threads import configure
 
 if TYPE_CHECKING:
     from .artifact.artifact import CompiledModel
+    from .padding import PaddedModel
     from .tuning.result import ModelResult
     from .tuning.tune import tune_model
     from .untuned import compile_model
 
-__all__ = ["CompiledModel", "ModelResult", "compile_model", "load", "tune_model"]
+__all__ = ["CompiledModel", "ModelResult", "PaddedModel", "compile_model", "load", "tune_model"]
 
 _HOME = {
     "CompiledModel": "artifact.artifact",
     "ModelResult": "tuning.result",
+    "PaddedModel": "padding",
     "compile_model": "untuned",
     "tune_model": "tuning.tune",
 }
