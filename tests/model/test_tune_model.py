@@ -18,6 +18,7 @@ from stormdrop.measure.timing import FEWEST_ROUNDS
 from stormdrop.model import tune_model
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.artifact_files import METADATA
+from stormdrop.model.building.builder import ModelBuilder
 from stormdrop.model.building.compile import build
 from stormdrop.model.building.fallback import schedule_fallback
 from stormdrop.model.graph.graph import Graph
@@ -26,8 +27,11 @@ from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tuning import latency
 from stormdrop.model.tuning.tuning_run import TuningRun
 from stormdrop.records import open_store
+from stormdrop.report.formatting import json_value
+from stormdrop.report.headline import headline
 from stormdrop.sketches.contract import Variant
 from stormdrop.trial import Measurement, Request
+from stormdrop.tuning.result import Progress
 
 pytestmark = pytest.mark.compiles
 
@@ -78,6 +82,41 @@ def test_what_is_verified_is_what_was_saved_and_loaded_again(
     with open_store("sqlite://") as store, pytest.raises(ModelError, match="is wrong and was not saved: the error of"):
         tune_model(source, target=target, trials=1, store=store, out=tmp_path / "wrong.sd")
     assert loaded and list(tmp_path.iterdir()) == []
+
+
+def test_a_short_tuning_compares_with_the_untuned_model_all_the_same(
+    target: Cpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The untuned one is built before the tuning, and only once."""
+    measure_with(monkeypatch, Even)
+    built: list[dict[int, object]] = []
+    real = ModelBuilder.build
+
+    def build_counted(self: ModelBuilder, combination: dict[int, object]) -> CompiledModel:
+        built.append(combination)
+        return real(self, combination)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ModelBuilder, "build", build_counted)
+    told: list[Progress] = []
+    with open_store("sqlite://") as store:
+        result = tune_model(
+            seed_weights(residual_model(), seed=1),
+            target=target,
+            search="random",
+            trials=12,
+            store=store,
+            on_progress=told.append,
+        )
+    assert result.untuned is not None and result.speedup is not None and result.speedup.low > 0
+    document = result.to_json()
+    assert headline(json_value(document)) in repr(result)
+    assert len(built) == 2  # the untuned model, and the tuned one
+    assert document["phases"]["baseline"] > 0 and all(task["untuned"] for task in document["tasks"])
+    first = next(progress for progress in told if progress.kernels)
+    assert first.untuned_seconds and first.best_seconds  # before anything was measured
+    assert first.trials == 0
+    costs = [each.calls * (each.best_seconds or 0.0) for each in first.kernels]
+    assert max(costs) < 1e-2
 
 
 @pytest.mark.parametrize(("seconds", "interrupted"), [(5.0, False), (None, True)])

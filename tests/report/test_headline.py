@@ -59,3 +59,9 @@ def test_the_costliest_kernels_that_were_left_are_named_first() -> None:
         "no trials were left for 6 of 7 kernels: conv5 (25% of the untuned time), conv4 (20%), conv3 (15%), and 3 more"
     )
     assert never_tuned({"tasks": [{**tasks[0], "reason": "no sketch takes it"}]}) is None
+
+
+def test_kernels_are_named_by_their_layers() -> None:
+    task = {"name": "fused_conv2d", "untuned": None, "reason": "no time left: default schedule"}
+    tasks = [{**task, "layers": ["features.4.conv", "features.4.relu"]}, {**task, "layers": []}]
+    assert never_tuned({"tasks": tasks}) == "no time was left for 2 of 2 kernels: features.4: conv, relu, fused_conv2d"

@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..report.layer_label import layer_label
 from ..tuning.result import KernelProgress, Progress
 from .output import seconds
 
@@ -18,6 +19,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 _POINTS = 24  # of the curve
 _OTHER_LINES = 6  # of the display, besides kernels, and of the terminal around it
 _WIDE = 64  # columns from which on all columns of the table are shown
+_COLUMNS = (("calls", 5), ("state", 8), ("trials", 6), ("best", 7), ("share", 6))
+"""The columns beside the kernel, and how wide they are."""
+
 _NARROW = ("state", "best")
 _MARKS = {"tuning": "bold", "waiting": "dim", "plain": "dim"}
 
@@ -52,7 +56,7 @@ class LiveDisplay:
             return
         parts: list[RenderableType] = [Text(self._opening, overflow="ellipsis", no_wrap=True)] if self._opening else []
         if progress.kernels:
-            parts.append(_table(progress.kernels, max(3, console.height - _OTHER_LINES), options.max_width >= _WIDE))
+            parts.append(_table(progress.kernels, max(3, console.height - _OTHER_LINES), options.max_width))
         parts += [self._status(progress, options.max_width), self._bar(progress, options.max_width)]
         yield Group(*parts)
 
@@ -96,23 +100,25 @@ def sparkline(values: Sequence[float], points: int = _POINTS) -> str:
     return "".join(_BARS[round((value - low) * scale)] for value in chosen)
 
 
-def _table(kernels: Sequence[KernelProgress], rows: int, wide: bool) -> Table:
+def _table(kernels: Sequence[KernelProgress], rows: int, columns: int) -> Table:
     """The kernels as a table: the one that is tuned now, then those that take most of the time, as far as they fit."""
+    wide = columns >= _WIDE
     total = sum(_together(kernel) for kernel in kernels)
     ordered = sorted(kernels, key=lambda kernel: (kernel.state != "tuning", -_together(kernel)))
+    others = sum(size + 2 for heading, size in _COLUMNS if wide or heading in _NARROW)
+    width = max(20, columns - others)
     shown = ordered if len(ordered) <= rows else ordered[: rows - 1]
     table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
     table.add_column("kernel", no_wrap=True, overflow="ellipsis", ratio=1)
-    columns = (("calls", 5), ("state", 8), ("trials", 6), ("best", 7), ("share", 6))
-    for heading, width in columns:
+    for heading, size in _COLUMNS:
         if wide or heading in _NARROW:
             justify: JustifyMethod = "left" if heading == "state" else "right"
-            table.add_column(heading, no_wrap=True, justify=justify, min_width=width)
+            table.add_column(heading, no_wrap=True, justify=justify, min_width=size)
     for kernel in shown:
         share = f"{_together(kernel) / total:.1%}" if kernel.best_seconds is not None and total else "-"
         cells = [str(kernel.calls), kernel.state, str(kernel.trials), seconds(kernel.best_seconds), share]
-        kept = [cell for cell, (heading, _) in zip(cells, columns, strict=True) if wide or heading in _NARROW]
-        table.add_row(Text(kernel.name), *kept, style=_MARKS.get(kernel.state, ""))
+        kept = [cell for cell, (heading, _) in zip(cells, _COLUMNS, strict=True) if wide or heading in _NARROW]
+        table.add_row(Text(layer_label(kernel.layers, width) or kernel.name), *kept, style=_MARKS.get(kernel.state, ""))
     if len(shown) < len(ordered):
         table.add_row(Text(f"and {len(ordered) - len(shown)} more"), style="dim")
     return table

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .formatting import ascii_time, in_ascii, ratios
+from .layer_label import layer_label
 
 _NAMED = 3  # kernels
 
@@ -71,8 +72,12 @@ def never_tuned(document: Mapping[str, Any]) -> str | None:
     shares = [f" ({task['untuned'] / total:.0%}" if task.get("untuned") and total else "" for task in ordered]
     ends = [" of the untuned time)" if position == 0 else ")" for position in range(len(shares))]
     named = [
-        task["name"] + (share + end if share else "") for task, share, end in zip(ordered, shares, ends, strict=True)
+        _name(task) + (share + end if share else "") for task, share, end in zip(ordered, shares, ends, strict=True)
     ]
     rest = f", and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     what = "trials were" if "trials" in left[0]["reason"].split(":")[0] else "time was"
     return f"no {what} left for {len(left)} of {len(tasks)} kernels: {', '.join(named[:_NAMED])}{rest}"
+
+
+def _name(task: Mapping[str, Any]) -> str:
+    return layer_label(task.get("layers") or ()) or str(task["name"])

@@ -12,6 +12,7 @@ import typer
 from ...errors import StormdropError, TargetError
 from ...machine.process.child_process import prepare
 from ...report.headline import headline, never_tuned
+from ...report.layer_label import layer_label
 from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SECONDS, TuneOptions
 from .. import completion, options, output
 from ..flags import ModelFlags, TuningFlags, spread
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _COSTLIEST = 15  # kernels that a terminal shows
+_LABEL = 48  # characters of the layers of a kernel
 _LATE = 1.1
 """From this many times its time on, a tuning says that it took longer."""
 
@@ -293,6 +295,7 @@ def _print_kernels(tasks: Sequence[Mapping[str, Any]]) -> None:
     shown = ordered[:_COSTLIEST] if output.on_terminal() else ordered
     rows = [
         [
+            layer_label(task["layers"], _LABEL) or task["name"],
             task["name"],
             str(task["weight"]),
             output.seconds(each(task)),
@@ -302,8 +305,8 @@ def _print_kernels(tasks: Sequence[Mapping[str, Any]]) -> None:
         ]
         for task in shown
     ]
-    headings = ["task", "times", "each", "GFLOP/s", "of peak", "sketch", "trials"]
-    output.table(headings, rows, spare=("GFLOP/s", "sketch"))
+    headings = ["kernel", "task", "times", "each", "GFLOP/s", "of peak", "sketch", "trials"]
+    output.table(headings, rows, spare=("task", "GFLOP/s", "sketch"))
     if len(shown) < len(ordered):
         print(f"and {len(ordered) - len(shown)} more that cost less; --json has them all")
 

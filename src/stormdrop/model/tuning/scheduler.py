@@ -237,7 +237,7 @@ class _Scheduler:
             if self._trials_left <= 0 or self._budget.left <= 0:
                 task.wait(f"no {'trials' if self._trials_left <= 0 else 'time'} left: default schedule")
                 continue
-            self._message = f"{count + 1}/{len(pending)} {task.task.name}"
+            self._message = f"{count + 1}/{len(pending)} {task.label}"
             running = self._begin(task)
             session = running.session
             trials, seconds = task.guaranteed
@@ -263,7 +263,7 @@ class _Scheduler:
                 return
             if gain == 0.0:
                 task, running = min(asking, key=lambda each: each[1].session.trials)
-            self._message = task.task.name
+            self._message = task.label
             session = running.session
             trials = min(_turn(session) or _SLICE_TRIALS, self._exploring) if self._counted else math.inf
             before = session.trials
@@ -279,7 +279,7 @@ class _Scheduler:
             searcher = running.session.searcher
             if isinstance(searcher, TwoPhase):
                 searcher.exploit()
-                self._message = f"exploiting {task.task.name}"
+                self._message = f"exploiting {task.label}"
                 self._search(task, running, math.inf, math.inf)
 
     # The steps of one task

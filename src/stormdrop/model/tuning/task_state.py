@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...report.layer_label import layer_label
 from ...tuning.kernel import KernelTask
 from ...tuning.result import KernelProgress, TuneResult
 from ...tuning.session import Session
@@ -108,6 +109,11 @@ class ScheduledTask:
     def kernel(self) -> KernelTask | None:
         """What is tuned; None if it has a plain schedule."""
         return None if isinstance(self.state, Plain) else self.state.kernel
+
+    @property
+    def label(self) -> str:
+        """What people call it: its layers, or its name if they are not known."""
+        return layer_label(self.task.layers) or self.task.name
 
     @property
     def work(self) -> float:
