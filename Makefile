@@ -76,6 +76,7 @@ clean:
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "stormdrop needs Python 3.10 or newer: make PYTHON=/path/to/python3" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing stormdrop, and what its tests need, into $(VENV): up to 350 MB to download, 1.4 GB on the disk"
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
