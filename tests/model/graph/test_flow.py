@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormdrop.model.graph.flow import Value, followed
+from stormdrop.model.graph.flow import Flow, Value, followed
 
 
 def value(name: str, *reads: str, passes: bool = False, moves: bool = True) -> Value:
@@ -14,7 +14,12 @@ def marks(**layers: int) -> dict[object, frozenset[int]]:
 
 
 def after(before: list[Value], rewritten: list[Value], own: dict[object, frozenset[int]]) -> dict[object, set[int]]:
-    return {name: set(layers) for name, layers in followed(before, own, rewritten).items()}
+    return {name: set(layers) for name, layers in followed(flow(before), own, flow(rewritten)).items()}
+
+
+def flow(values: list[Value]) -> Flow:
+    """The graph of these values, of which the last one is the output."""
+    return Flow.of(values, values[-1].makes)
 
 
 def test_what_keeps_its_name_keeps_its_layers() -> None:
@@ -62,7 +67,8 @@ def test_an_element_of_a_tuple_belongs_to_who_made_the_tuple() -> None:
 def test_a_rewrite_may_say_what_a_new_value_stands_for() -> None:
     before = [value("a", "x"), value("b", "x"), value("joined", "a", "b"), value("relu", "joined")]
     placed = [value("new_a", "x"), value("new_b", "x", "new_a"), value("relu", "new_b")]
-    found = followed(before, marks(a=0, b=1, joined=2, relu=3), placed, {"new_a": ["a"], "new_b": ["b", "joined"]})
+    own = marks(a=0, b=1, joined=2, relu=3)
+    found = followed(flow(before), own, flow(placed), {"new_a": ["a"], "new_b": ["b", "joined"]})
     assert found == {
         "new_a": frozenset([0]),
         "new_b": frozenset([1, 2]),
@@ -70,6 +76,12 @@ def test_a_rewrite_may_say_what_a_new_value_stands_for() -> None:
     }
 
 
-def test_no_layer_appears_that_was_not_there() -> None:
+def test_what_no_output_depends_on_is_computed_by_nobody() -> None:
     before = [value("dead", "x"), value("conv", "x")]
     assert after(before, [value("conv", "x")], marks(dead=0, conv=1)) == {"conv": {1}}
+
+
+def test_what_is_left_over_of_a_rewrite_does_not_keep_its_layers() -> None:
+    before = [value("moved", "x"), value("conv", "moved")]
+    rewritten = [value("moved", "x"), value("copy", "x"), value("conv", "copy")]
+    assert after(before, rewritten, marks(moved=0, conv=1)) == {"copy": {0, 1}, "conv": {0, 1}}

@@ -41,24 +41,45 @@ class Value:
     moves: bool = True
 
 
+@dataclass(frozen=True)
+class Flow:
+    """The values of a graph that its outputs depend on.
+
+    Attributes:
+        values: The values, in the order in which they are computed.
+    """
+
+    values: tuple[Value, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[Value], outputs: Iterable[Hashable]) -> Flow:
+        """The values of a graph whose outputs have these names, without those that no output depends on."""
+        needed, found = set(outputs), list[Value]()
+        for value in reversed(values):
+            if needed.intersection(value.makes):
+                needed.update(value.reads)
+                found.append(value)
+        return cls(tuple(reversed(found)))
+
+
 def followed(
-    before: Sequence[Value],
+    before: Flow,
     marks: Mapping[Hashable, frozenset[int]],
-    after: Sequence[Value],
+    after: Flow,
     stands_for: Mapping[Hashable, Collection[Hashable]] | None = None,
 ) -> Marks:
     """The layers that each value computes after a rewrite.
 
     Args:
-        before: The values before, in the order in which they are computed.
-        marks: The layers that each of these computes.
-        after: The values after the rewrite.
+        before: The graph before.
+        marks: The layers that each of its values computes.
+        after: The graph after the rewrite.
         stands_for: The names of the values before that a value after it stands for, if the rewrite has said so.
     """
-    found = _named(marks, after, stands_for or {})
-    _add_new(found, after)
+    found = _named(marks, after.values, stands_for or {})
+    _add_new(found, after.values)
     survive = {layer for layers in found.values() for layer in layers}
-    absorbed = _absorbed(before, marks, survive)
+    absorbed = _absorbed(before.values, marks, survive)
     if absorbed:
         taken: dict[int, set[int]] = defaultdict(set)
         for layer, others in absorbed.items():

@@ -10,16 +10,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import tvm
 from tvm import relax
 
 from ..artifact.layers import KernelCall, Layer
-from .expressions import VIEWS, bindings_of, calls_kernel, operator_name, part_index, variables_of
-from .flow import Marks, Value, followed
+from .expressions import VIEWS, bindings_of, calls_kernel, operator_name, variables_of
+from .flow import Flow, Marks, Value, followed
+
+T = TypeVar("T")
 
 _MARK = "stormdrop.binding"
+_CALLS = tuple(f"relax.{name}" for name in ("call_tir", "call_tir_inplace", "call_dps_packed", "call_pure_packed"))
+"""The operators whose first argument is the function that is called."""
 _SOURCE = tvm.ir.SourceName("stormdrop")
 _NUMBERS = itertools.count(1)
 """Numbers of variables, which no two modules of a process share."""
@@ -59,7 +63,7 @@ class Layers:
         """The same layers in the calls of a rewritten module. The arguments are those of `followed`."""
         if not self.calls or before is after:
             return self
-        marks = followed(values_of(before), self.marks(before), values_of(after), stands_for)
+        marks = followed(flow_of(before), self.marks(before), flow_of(after), stands_for)
         return Layers.of(self.all, after, marks)
 
     def in_one_call(self) -> Layers:
@@ -97,8 +101,8 @@ class Trace:
 
     def __init__(self, mod: tvm.IRModule, marks: Mapping[Hashable, frozenset[int]]) -> None:
         self.marks: Marks = {}
-        self._mod, self._values = mod, values_of(mod)
-        self.marks = followed(self._values, marks, self._values)
+        self._mod, self._flow = mod, flow_of(mod)
+        self.marks = followed(self._flow, marks, self._flow)
 
     def follow(self, mod: tvm.IRModule) -> None:
         """Follows to the module that a pass has made of the last one."""
@@ -106,9 +110,9 @@ class Trace:
             self._mod = mod
             return
         stands_for = _united(self._mod, mod) if _is_fused(mod) and not _is_fused(self._mod) else None
-        values = values_of(mod)
-        self.marks = followed(self._values, self.marks, values, stands_for)
-        self._mod, self._values = mod, values
+        flow = flow_of(mod)
+        self.marks = followed(self._flow, self.marks, flow, stands_for)
+        self._mod, self._flow = mod, flow
 
 
 def key_of(variable: Any) -> Hashable:
@@ -116,29 +120,38 @@ def key_of(variable: Any) -> Hashable:
     return variable if variable.span is None else int(variable.span.line)
 
 
-def numbered(mod: tvm.IRModule, marks: Mapping[Hashable, frozenset[Any]]) -> tuple[tvm.IRModule, dict[Hashable, Any]]:
+def numbered(mod: tvm.IRModule, known: Sequence[T | None]) -> tuple[tvm.IRModule, dict[Hashable, T]]:
     """The module with a number for each variable of `main`, by which it is known also if its type changes.
 
     Args:
         mod: The module.
-        marks: What is known of its variables, by `key_of`.
+        known: What is known of the variable of each binding of `main`; None if nothing is.
 
     Returns:
-        The module, and the same by the new keys.
+        The module, and what is known by `key_of`.
     """
     result = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
     result["main"] = _Numbering(mod).visit_expr(mod["main"])
-    pairs = zip(bindings_of(mod["main"]), bindings_of(result["main"]), strict=True)
-    keys = [(key_of(old.var), key_of(new.var)) for old, new in pairs]
-    return result, {new: marks[old] for old, new in keys if old in marks}
+    bindings = bindings_of(result["main"])
+    return result, {key_of(binding.var): value for binding, value in zip(bindings, known, strict=True) if value}
+
+
+def renumbered(mod: tvm.IRModule, marks: Marks) -> tuple[tvm.IRModule, Marks]:
+    """The module with a new number for each variable of `main`, and its marks by these numbers."""
+    return numbered(mod, [marks.get(key_of(binding.var)) for binding in bindings_of(mod["main"])])
+
+
+def copied(variable: relax.Var, call: relax.Call) -> relax.VarBinding:
+    """The binding of a call, which is in normal form, that computes what a variable holds, too."""
+    return relax.VarBinding(relax.DataflowVar(variable.name, call.ty, variable.span), call)
 
 
 def computing(mod: tvm.IRModule, main: str = "main") -> list[relax.Binding]:
-    """The bindings of `main` that call a kernel or a part that onnxruntime runs, in order."""
+    """The bindings of `main` that call a kernel, a part that onnxruntime runs or another function, in order."""
     return [
         binding
         for binding in bindings_of(mod[main])
-        if calls_kernel(binding.value) or _is_inplace(binding.value) or part_index(binding.value) is not None
+        if isinstance(binding.value, relax.Call) and operator_name(binding.value) not in VIEWS
     ]
 
 
@@ -155,23 +168,32 @@ def calls_of(mod: tvm.IRModule, main: str, marks: Mapping[Hashable, frozenset[in
 
 
 def _callee(binding: relax.Binding) -> str:
-    """The name of the kernel or of the part that a binding calls."""
-    callee = binding.value.args[0]
+    """The name of the function that a binding calls; that of the operator if nothing has made a function of it."""
+    call = binding.value
+    if operator_name(call) not in _CALLS:
+        return operator_name(call)
+    callee = call.args[0]
     return str(callee.global_symbol if isinstance(callee, relax.ExternFunc) else callee.name_hint)
 
 
-def values_of(mod: tvm.IRModule) -> list[Value]:
-    """What each binding of `main` makes and reads, by `key_of`."""
-    return list(_values(mod["main"]))
+def flow_of(mod: tvm.IRModule) -> Flow:
+    """What the bindings of `main` make and read, by `key_of`."""
+    main, values = mod["main"], list[Value]()
+    tuples: dict[Hashable, tuple[Hashable, ...]] = {}  # whoever reads a tuple reads its elements
 
+    def names(expr: Any) -> tuple[Hashable, ...]:
+        keys = (key_of(variable) for variable in variables_of(expr))
+        return tuple(name for key in keys for name in tuples.get(key, (key,)))
 
-def _values(main: relax.Function) -> Iterator[Value]:
     for binding in bindings_of(main):
-        value = binding.value
-        reads = tuple(key_of(variable) for variable in variables_of(value))
-        is_call = isinstance(value, relax.Call)
-        moves = is_call and operator_name(value) not in (*VIEWS, "relax.flatten")
-        yield Value((key_of(binding.var),), reads, not is_call and bool(reads), moves)
+        value, key = binding.value, key_of(binding.var)
+        reads, is_call = names(value), isinstance(value, relax.Call)
+        if isinstance(value, relax.Tuple):
+            tuples[key] = reads
+        else:
+            moves = is_call and operator_name(value) not in (*VIEWS, "relax.flatten")
+            values.append(Value((key,), reads, not is_call and bool(reads), moves))
+    return Flow.of(values, names(main.body.body))
 
 
 @relax.expr_functor.mutator
@@ -185,10 +207,6 @@ class _Numbering(relax.PyExprMutator):
 
 def _new_span() -> tvm.ir.Span:
     return tvm.ir.Span(_SOURCE, next(_NUMBERS), 0, 0, 0)
-
-
-def _is_inplace(value: Any) -> bool:
-    return operator_name(value) == "relax.call_tir_inplace"
 
 
 def _is_fused(mod: tvm.IRModule) -> bool:

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ..graph.expressions import bindings_of
-from ..graph.layers import key_of, numbered
+from ..graph.layers import numbered
 from ..graph.open_blocks import ended_blocks
 from ..onnx.standard import opset_of
 from ..onnx.weights import array_of, in_file
@@ -44,13 +44,12 @@ class _Importer(ONNXGraphImporter):
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         """Does nothing: `onnx_model` has checked the operators, and its message names the node."""
 
-    def names(self, mod: tvm.IRModule) -> dict[Hashable, frozenset[str]]:
-        """The names of the model's values that the variables of `main` are, by `key_of`."""
+    def names(self, mod: tvm.IRModule) -> list[frozenset[str]]:
+        """The names of the model's values that the variable of each binding of `main` is."""
         names: dict[Any, set[str]] = defaultdict(set)
         for name, value in self._nodes.items():
             names[value].add(name)  # a variable, or a call that is bound where it is used first
-        bindings = bindings_of(mod["main"])
-        return {key_of(binding.var): frozenset(names[binding.var] | names[binding.value]) for binding in bindings}
+        return [frozenset(names[binding.var] | names[binding.value]) for binding in bindings_of(mod["main"])]
 
     def _parse_array(self, tensor_proto: onnx.TensorProto) -> Any:
         """The tensor of an initializer: one that stands in a file is mapped."""

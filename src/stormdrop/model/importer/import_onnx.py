@@ -29,7 +29,7 @@ from ..artifact.metadata import TensorInfo
 from ..graph.expressions import bindings_of, operator_name, part_index
 from ..graph.flow import Marks
 from ..graph.graph import Graph
-from ..graph.layers import Layers, Trace, Traced, numbered
+from ..graph.layers import Layers, Trace, Traced, renumbered
 from ..graph.origin import Origin
 from ..graph.tasks import extract_tasks, simplify_functions
 from ..inputs.inputs import Values
@@ -147,7 +147,7 @@ def _converted(read: OnnxGraph) -> Traced:
 def _simplified(mod: tvm.IRModule, marks: Marks, layers: Sequence[Layer], name: str) -> Traced:
     """The module as calls of kernels, and which of the layers each of these computes."""
     mod, marks = _optimise(mod, marks, name)
-    mod, marks = numbered(simplify_functions(mod), marks)
+    mod, marks = renumbered(simplify_functions(mod), marks)
     return Traced(mod, Layers.of(layers, mod, marks))
 
 

@@ -7,14 +7,14 @@ from collections.abc import Collection, Hashable, Mapping
 import onnx
 
 from ..artifact.layers import Layer, layers_of, path_of
-from ..graph.flow import Marks, Value, followed
+from ..graph.flow import Flow, Marks, Value, followed
 from ..onnx.nodes import names_read
 from ..onnx.standard import is_standard
 
 _SAME = {"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 """Operators that leave the elements of a tensor where they are."""
 
-_OF_SHAPES = {"Constant", "ConstantOfShape", "Shape", "Size"}
+_OF_SHAPES = {"Constant", "ConstantOfShape", "EyeLike", "Shape", "Size"}
 """Operators whose result is known as soon as all shapes are."""
 
 
@@ -40,7 +40,7 @@ def marks_of_nodes(
     own: Marks = {
         name: frozenset([position]) for position, node in enumerate(_computing(source)) for name in node.output if name
     }
-    marks = followed(_values(source), own, _values(imported))
+    marks = followed(_flow(source), own, _flow(imported))
     none: frozenset[int] = frozenset()
     return {key: none.union(*(marks.get(name, none) for name in values)) for key, values in names.items() if values}
 
@@ -49,7 +49,7 @@ def _computing(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in model.graph.node if not is_standard(node, "Constant") and any(node.output)]
 
 
-def _values(model: onnx.ModelProto) -> list[Value]:
+def _flow(model: onnx.ModelProto) -> Flow:
     constants = {tensor.name for tensor in model.graph.initializer}
     values = []
     for node in model.graph.node:
@@ -58,7 +58,7 @@ def _values(model: onnx.ModelProto) -> list[Value]:
         reads = () if of_shapes else tuple(name for name in names_read(node) if name and name not in constants)
         makes = tuple(name for name in node.output if name)
         values.append(Value(makes, reads, moves=not same))
-    return values
+    return Flow.of(values, [output.name for output in model.graph.output])
 
 
 def _path(node: onnx.NodeProto) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from ..artifact.metadata import TensorInfo
 from ..graph.expressions import bindings_of, operator_name
 from ..graph.flow import Marks
 from ..graph.graph import Graph
-from ..graph.layers import Trace, key_of, numbered
+from ..graph.layers import Trace, numbered
 from ..graph.origin import Origin, Outputs
 from ..inputs.combinations import Shapes
 from ..inputs.ranges import Ranges
@@ -69,10 +69,12 @@ def import_relax(mod: tvm.IRModule, shapes: Shapes | None = None) -> Graph:
     count = len(kind.fields) if isinstance(kind, relax.TupleType) else 1
     outputs = tuple(f"output_{position}" for position in range(count)) if count > 1 else ("output",)
     origin = RelaxOrigin(bound, names, outputs, index_ranges(normal, names))
-    operators = [binding for binding in bindings_of(normal["main"]) if isinstance(binding.value, relax.Call)]
-    layers = layers_of([_layer(binding) for binding in operators])
-    marks: Marks = {key_of(binding.var): frozenset([position]) for position, binding in enumerate(operators)}
-    return graph_of(*simplified(*numbered(normal, marks)), "main", inputs, outputs, origin, layers)
+    bindings = bindings_of(normal["main"])
+    operators = [at for at, binding in enumerate(bindings) if isinstance(binding.value, relax.Call)]
+    layers = layers_of([_layer(bindings[at]) for at in operators])
+    known = {at: frozenset([position]) for position, at in enumerate(operators)}
+    counted = numbered(normal, [known.get(at) for at in range(len(bindings))])
+    return graph_of(*simplified(*counted), "main", inputs, outputs, origin, layers)
 
 
 def dimension_names(mod: tvm.IRModule) -> dict[str, list[Any]]:

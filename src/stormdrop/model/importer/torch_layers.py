@@ -13,11 +13,11 @@ from tvm import relax
 
 from ..artifact.layers import Layer, containers_of, layers_of
 from ..graph.expressions import bindings_of
-from ..graph.flow import Marks
-from ..graph.layers import key_of
 
 
-def layers_of_program(program: Any, made: Mapping[Any, Any], mod: tvm.IRModule) -> tuple[tuple[Layer, ...], Marks]:
+def layers_of_program(
+    program: Any, made: Mapping[Any, Any], mod: tvm.IRModule
+) -> tuple[tuple[Layer, ...], list[frozenset[int] | None]]:
     """The layers of an exported program.
 
     Args:
@@ -26,7 +26,7 @@ def layers_of_program(program: Any, made: Mapping[Any, Any], mod: tvm.IRModule) 
         mod: The import.
 
     Returns:
-        The layers, called after the modules that they belong to, and which of them each variable of `main` computes.
+        The layers, called after the modules that they belong to, and which of them each binding of `main` computes.
     """
     nodes = _computing(program)
     stacks = [list(node.meta.get("nn_module_stack", {}).values()) for node in nodes]
@@ -41,12 +41,8 @@ def layers_of_program(program: Any, made: Mapping[Any, Any], mod: tvm.IRModule) 
     for position, node in enumerate(nodes):
         if isinstance(made.get(node), relax.Var):
             variables.setdefault(made[node], position)  # a node that does nothing is the variable that it reads
-    marks: Marks = {
-        key_of(binding.var): frozenset([variables[binding.var]])
-        for binding in bindings_of(mod["main"])
-        if binding.var in variables
-    }
-    return layers, marks
+    found = [variables.get(binding.var) for binding in bindings_of(mod["main"])]
+    return layers, [None if position is None else frozenset([position]) for position in found]
 
 
 def _computing(program: Any) -> list[Any]:

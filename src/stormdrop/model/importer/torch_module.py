@@ -194,8 +194,8 @@ def _by_tvm(name: str, decomposed: Any, origin: TorchOrigin) -> Graph:
         TensorInfo(key, tuple(int(extent) for extent in variable.ty.shape.values), str(variable.ty.dtype))
         for key, variable in zip(origin.input_names, mod["main"].params, strict=True)
     )
-    layers, marks = layers_of_program(program, importer.env, mod)
-    mod, marks = simplified(*numbered(mod, marks))
+    layers, of_bindings = layers_of_program(program, importer.env, mod)
+    mod, marks = simplified(*numbered(mod, of_bindings))
     return graph_of(mod, marks, name, inputs, origin.output_names, origin, layers)
 
 

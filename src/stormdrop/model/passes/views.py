@@ -19,6 +19,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..graph.layers import copied
 from .rewriting import rewrite_main
 
 _MOVING = {"relax.permute_dims", "relax.strided_slice"}
@@ -70,7 +71,10 @@ class _Views(relax.PyExprMutator):
         bound = self.lookup_binding(source) if isinstance(source, relax.Var) else None
         if not isinstance(bound, relax.Call) or getattr(bound.op, "name", "") not in _MOVING | _RENAMING:
             return source
-        return self.builder_.emit(relax.Call(bound.op, [self._duplicated(bound.args[0]), *bound.args[1:]], bound.attrs))
+        copy = relax.Call(bound.op, [self._duplicated(bound.args[0]), *bound.args[1:]], bound.attrs)
+        binding = copied(source, self.builder_.normalize(copy))
+        self.builder_.emit_normalized(binding)
+        return binding.var
 
     def _reshape(self, source: Any, shape: Any) -> Any:
         bound = self.lookup_binding(source) if isinstance(source, relax.Var) else None
