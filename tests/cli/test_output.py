@@ -76,6 +76,17 @@ def test_a_terminal_breaks_between_words(
     assert words == {word for row in (HEADINGS, *ROWS) for cell in row for word in cell.split()}
 
 
+def test_what_does_not_fit_breaks_the_longest_word_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = _on_a_terminal(44, monkeypatch, capfd)
+    assert all(len(line) <= 44 for line in lines)
+    assert "fused_conv2d_add_relu" not in lines[1] and "fused" in lines[1]
+    words = {word for line in lines for word in line.split()}
+    assert {"task", "each", "what", "trials", "convolution", "activation", "16"} <= words
+    assert any("320 us" in line for line in lines)
+
+
 def test_a_narrow_terminal_spares_columns(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     spare = ("what", "trials")
     assert _on_a_terminal(200, monkeypatch, capfd, spare)[0].split() == HEADINGS
@@ -95,3 +106,20 @@ def test_figures_to_the_right_and_words_to_the_left(capfd: pytest.CaptureFixture
 def test_pairs(capfd: pytest.CaptureFixture[str]) -> None:
     output.pairs([("CPU", "some"), ("data caches", "L1 48 KiB, " * 20)])
     assert capfd.readouterr().out.splitlines() == ["CPU          some", f"data caches  {'L1 48 KiB, ' * 20}".rstrip()]
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_long_line_is_broken_between_words_on_a_terminal(
+    stream: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = "a line that is longer than a narrow terminal, with /a/path/that-is-one-word and phases: build 1.0 s"
+    print_it = output.line if stream == "stdout" else output.say
+    print_it(words)
+    whole = getattr(capfd.readouterr(), stream[3:]).splitlines()
+    assert whole == [words]
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
+    print_it(words)
+    broken = getattr(capfd.readouterr(), stream[3:]).splitlines()
+    assert len(broken) > 2 and all(len(line) <= 40 for line in broken)
+    assert " ".join(broken) == words

@@ -23,7 +23,7 @@ watching.py      `--log` and `--trace`
 guide.py         examples and descriptions in the help
 completion.py    what a shell offers
 signals.py       signals that end a command as Ctrl-C does
-streams.py       standard output and standard error that nobody reads
+streams.py       standard output and standard error that nobody reads; lines that fit a terminal
 """
 
 from __future__ import annotations
@@ -101,5 +101,5 @@ def _end(code: int) -> NoReturn:
 
 def _complain(message: str, code: int) -> int:
     line = " ".join(without_passwords(message).split())  # one line, even if the message has several
-    print(f"stormdrop: {line}", file=sys.stderr, flush=True)
+    print(streams.filled(f"stormdrop: {line}", sys.stderr), file=sys.stderr, flush=True)
     return code

@@ -17,6 +17,10 @@ from rich.text import Text
 from ..errors import without_passwords
 from ..report import formatting
 from ..report.formatting import ascii_time, json_value, precision_in_words
+from .streams import filled
+
+_SHORT = 9
+"""Characters of a cell up to which it is not broken between words."""
 
 seconds = ascii_time
 """A time with three significant digits and its unit."""
@@ -47,7 +51,12 @@ def stdout_for_json(active: bool) -> Iterator[None]:
 
 def say(text: str) -> None:
     """One plain line on standard error: notes and progress, never results and never passwords."""
-    print(without_passwords(text), file=sys.stderr, flush=True)
+    print(filled(without_passwords(text), sys.stderr), file=sys.stderr, flush=True)
+
+
+def line(text: str) -> None:
+    """Prints a line on standard output; on a terminal it is broken between words."""
+    print(filled(text, sys.stdout))
 
 
 def on_terminal() -> bool:
@@ -75,14 +84,15 @@ def table(
         columns = _fitting(columns, spare, console.width)
     else:
         console = Console(width=max(400, _width(columns)))
-    shown = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for heading, *cells in columns:
-        longest_word = max((cell_len(word) for cell in (heading, *cells) for word in cell.split()), default=0)
+    if title is not None:
+        line(title)  # rich would break it at the width of the columns, also where nothing has to fit
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for (heading, *cells), width in zip(columns, _widths(columns, console.width), strict=True):
         shown.add_column(
             heading,
             justify="right" if cells and all(map(_is_figure, cells)) else "left",
             overflow="fold",
-            min_width=min(longest_word, console.width // 2),
+            width=width,
         )
     for row in zip(*(cells for _, *cells in columns), strict=True):
         shown.add_row(*map(Text, row))  # as text, because the brackets of a configuration are no markup
@@ -117,6 +127,22 @@ def _fitting(columns: Sequence[tuple[str, ...]], spare: Sequence[str], width: in
             break
         kept = [column for column in kept if column[0] != heading]
     return kept
+
+
+def _widths(columns: Sequence[tuple[str, ...]], width: int) -> list[int]:
+    """The widths of columns in a room. The widest ones give way, down to their longest word if that is enough."""
+    widths = [max(map(cell_len, column)) for column in columns]
+    words = [max(map(_unbroken, column)) for column in columns]
+    for _ in range(_width(columns) - width):
+        breakable = [index for index, longest in enumerate(words) if widths[index] > longest]
+        widest = max(breakable or range(len(widths)), key=widths.__getitem__)
+        widths[widest] = max(1, widths[widest] - 1)
+    return widths
+
+
+def _unbroken(cell: str) -> int:
+    """The characters of a cell that stay together: its longest word, or all of a short one, as a time with its unit."""
+    return cell_len(cell) if cell_len(cell) <= _SHORT else max(map(cell_len, cell.split()), default=0)
 
 
 def _width(columns: Sequence[tuple[str, ...]]) -> int:
@@ -163,7 +189,7 @@ def phases(split: Mapping[str, float]) -> str:
 def precision(entry: Mapping[str, Any] | None) -> None:
     """Prints which layers of a model are in bfloat16, if any may be."""
     if entry is not None:
-        print(f"precision: {precision_in_words(entry)}")
+        line(f"precision: {precision_in_words(entry)}")
 
 
 def foreign_parts(parts: Iterable[Mapping[str, Any]]) -> None:
@@ -171,4 +197,4 @@ def foreign_parts(parts: Iterable[Mapping[str, Any]]) -> None:
     for part in parts:
         operators = ", ".join(f"{count} {name}" for name, count in part["operators"].items())
         share = f": {part['share']:.0%} of the time" if "share" in part else ""
-        print(f"onnxruntime runs {operators}{share} ({part['reason']})")
+        line(f"onnxruntime runs {operators}{share} ({part['reason']})")

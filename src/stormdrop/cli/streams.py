@@ -1,4 +1,4 @@
-"""Standard output and standard error that do not end a command because nobody reads them.
+"""Standard output and standard error that do not end a command because nobody reads them, and text for a terminal.
 
 What standard error does not take is dropped: progress is worth no result. What standard output does not take is
 dropped if its reader has gone, as `head` does; if it fails in another way, as on a full disk, that is an error.
@@ -10,7 +10,9 @@ import errno
 import io
 import os
 import select
+import shutil
 import sys
+import textwrap
 from typing import Any, TextIO
 
 from ..errors import StormdropError
@@ -26,6 +28,23 @@ def guard() -> None:
     sys.stdin = sys.stdin or io.StringIO()
     sys.stdout = _guarded(1, sys.stdout, what="standard output")
     sys.stderr = _guarded(2, sys.stderr)
+
+
+def filled(text: str, stream: TextIO) -> str:
+    """A text as a stream shows it: on a terminal its lines are broken between words, elsewhere they are left alone.
+
+    Args:
+        text: One line or several.
+        stream: Where it is written.
+    """
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    lines = (
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) if len(line) > width else line
+        for line in text.split("\n")
+    )
+    return "\n".join(lines)
 
 
 def _guarded(number: int, stream: TextIO | None, what: str = "") -> TextIO:

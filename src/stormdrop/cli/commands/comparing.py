@@ -167,14 +167,14 @@ def landscape(
         output.emit(document)
         return 0
     best, ratio = document["best"], document["best_over_optimum"]
-    print(f"{document['ground']}: the best of the plane takes {output.seconds(document['optimum'])}")
+    output.line(f"{document['ground']}: the best of the plane takes {output.seconds(document['optimum'])}")
     ending = "nothing worked" if ratio is None else f"ends at {output.seconds(best)}, {ratio:.3f} times the best"
-    print(f"{document['search']}: {document['evaluations']} evaluations, {ending}")
+    output.line(f"{document['search']}: {document['evaluations']} evaluations, {ending}")
     if document["suspect"]:
-        print(f"something else used the machine during {document['suspect']} measurements")
+        output.line(f"something else used the machine during {document['suspect']} measurements")
     for file in (out, report):
         if file is not None:
-            print(f"saved: {file}")
+            output.line(f"saved: {file}")
     return 0
 
 
@@ -195,14 +195,14 @@ def print_comparison(document: Mapping[str, Any]) -> None:
         _print_summary(f"mean over {len(grounds)} spaces", "time / optimum", seeds, document["summary"])
         print()
     for line in verdict(document):
-        print(line)
+        output.line(line)
     suspect = sum(run["suspect"] for run in document["runs"])
     if suspect:
-        print(f"something else used the machine during {suspect} measurements")
+        output.line(f"something else used the machine during {suspect} measurements")
     if document["interrupted"]:
-        print("interrupted: these are the seeds that every search had finished")
+        output.line("interrupted: these are the seeds that every search had finished")
     for file in document["files"]:
-        print(f"saved: {file}")
+        output.line(f"saved: {file}")
 
 
 def _print_summary(title: str, what: str, seeds: str, summary: Sequence[Mapping[str, Any]]) -> None:
@@ -220,8 +220,8 @@ def _print_summary(title: str, what: str, seeds: str, summary: Sequence[Mapping[
             ]
         )
     headings = ["", *(f"at {mark}" for mark in marks), "within 5%", "10%", "evaluations", "search ms each"]
-    print(f"{title}: {what} after a number of evaluations, mean (median) of {seeds}")
-    output.table(headings, rows)
+    output.line(f"{title}: {what} after a number of evaluations, mean (median) of {seeds}")
+    output.table(headings, rows, spare=("search ms each", "10%", "evaluations", *headings[1 : len(marks) - 1]))
 
 
 def _ratio(value: float | None) -> str:

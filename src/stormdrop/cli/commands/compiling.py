@@ -53,18 +53,18 @@ def compile_(
 
 def _print(document: Mapping[str, Any]) -> None:
     recorded, kernels = len(document["recorded"]), document["kernels"]
-    print(
+    output.line(
         f"{kernels} kernels: {recorded} with schedules of earlier tunings, {kernels - recorded} with default schedules"
     )
     if len(document["sizes"]) > 1:
-        print(f"sizes: {'; '.join(output.shapes(size['shapes']) for size in document['sizes'])}")
+        output.line(f"sizes: {'; '.join(output.shapes(size['shapes']) for size in document['sizes'])}")
     verified = document["verified"]
-    print(f"verified: error {verified['max_error']:.1e} against {verified['against']}")
+    output.line(f"verified: error {verified['max_error']:.1e} against {verified['against']}")
     output.precision(document["precision"])
     for entry in document["replaced"]:
-        print(f"replaced, because the model was wrong with it: {entry['before']} of {entry['task']}")
+        output.line(f"replaced, because the model was wrong with it: {entry['before']} of {entry['task']}")
     if document["fallbacks"]:
-        print(f"without a good sketch: {', '.join(document['fallbacks'])}")
+        output.line(f"without a good sketch: {', '.join(document['fallbacks'])}")
     output.foreign_parts(document["foreign"])
-    print(f"{document['seconds']:.1f} s: {output.phases(document['phases'])}")
-    print(f"saved: {document['artifact']}\ndigest: {document['digest']}")
+    output.line(f"{document['seconds']:.1f} s: {output.phases(document['phases'])}")
+    output.line(f"saved: {document['artifact']}\ndigest: {document['digest']}")

@@ -43,7 +43,7 @@ def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> Non
         output.emit({"sessions": documents})
         return
     if not sessions:
-        print("nothing was tuned yet")
+        output.line("nothing was tuned yet")
         return
     rows = [
         [
@@ -63,7 +63,7 @@ def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> Non
     output.table(
         ["tuned", "search", "trials", "failed", "best", "default", "state", "begun (UTC)", "written", "machine"],
         rows,
-        spare=("machine", "written", "failed", "state", "search"),
+        spare=("machine", "written", "failed", "state", "search", "begun (UTC)"),
     )
 
 
@@ -81,7 +81,7 @@ def export(
     if as_json:
         output.emit({"file": str(path), "sessions": count})
     else:
-        print(f"{count} sessions written to {path}")
+        output.line(f"{count} sessions written to {path}")
 
 
 @app.command("import", epilog=epilog("db import"))
@@ -121,9 +121,9 @@ def upgrade(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         output.emit({"found": found, "version": now})
     elif found == now:
-        print(f"it is up to date (version {now})")
+        output.line(f"it is up to date (version {now})")
     else:
-        print(f"upgraded from version {found} to {now}")
+        output.line(f"upgraded from version {found} to {now}")
 
 
 def _minute(time: str | None) -> str:
@@ -135,4 +135,4 @@ def _print_absorbed(absorbed: Absorbed, as_json: bool) -> None:
     if as_json:
         output.emit(counts)
     else:
-        print(", ".join(f"{count} {name}" for name, count in counts.items()))
+        output.line(", ".join(f"{count} {name}" for name, count in counts.items()))

@@ -79,9 +79,9 @@ def _print_doctor(document: Mapping[str, Any]) -> None:
     }
     for what, undisturbed in disturbed.items():
         if not undisturbed:
-            print(f"something else used the machine while {what} than shown")
+            output.line(f"something else used the machine while {what} than shown")
     if not all(disturbed.values()):
-        print("stormdrop doctor --refresh measures again")
+        output.line("stormdrop doctor --refresh measures again")
 
 
 def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -70,9 +70,9 @@ def fleet(
     output.table(["machine", "health", "kind", "equal", "calibration", "queue"], rows)
     for machine in status.machines:
         if machine.reason:
-            print(f"{machine.name}: {machine.reason}")
+            output.line(f"{machine.name}: {machine.reason}")
         if machine.holder:
-            print(f"{machine.name}: {machine.holder} has measured {machine.measured} candidates there")
+            output.line(f"{machine.name}: {machine.holder} has measured {machine.measured} candidates there")
 
 
 def _work(machine: MachineStatus) -> str:

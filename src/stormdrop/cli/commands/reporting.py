@@ -59,7 +59,7 @@ def report(
     if as_json:
         output.emit({"kind": kind, "file": str(out), "bytes": size})
     else:
-        print(f"saved: {out} ({output.size(round(size / 1024) * 1024)})")
+        output.line(f"saved: {out} ({output.size(round(size / 1024) * 1024)})")
 
 
 def check_page(path: Path | None, option: str) -> None:

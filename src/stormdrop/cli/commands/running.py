@@ -213,16 +213,26 @@ def _print_kernels(profile: Mapping[str, Any]) -> None:
     def row(name: str, seconds: float, calls: str = "", fraction: str = "", kernel: str = "") -> list[str]:
         return [name, calls, output.seconds(seconds), _share(seconds, profile), fraction, kernel]
 
-    rows, limits = [], profile["limits"]
+    rows, limits, above = [], profile["limits"], []
     for kernel in profile["kernels"]:
         fraction, seconds, name = "", kernel["seconds"], _shortened(kernel["name"])
         if limits and kernel["flops"] is not None:
             place = place_in_roofline(kernel["flops"], kernel["bytes"], seconds / kernel["calls"], limits)
             fraction = f"{place.fraction:.0%}"
+            above.append(place.fraction > 1.005)
         rows.append(row(_label(kernel["layers"]) or name, seconds, str(kernel["calls"]), fraction, name))
     rows += [row("outside of kernels", profile["outside"]), row("moving data only", profile["moving"])]
     headings = ["layers", "calls", "together", "share", "of its roofline", "kernel"]
     output.table(headings, rows, f"an execution takes {output.seconds(profile['seconds'])}", spare=("kernel",))
+    if any(above):
+        output.line(
+            "above 100%: its arrays stay in the caches, or it takes fewer operations than are counted (Winograd)"
+        )
+    if limits and not limits["undisturbed"]:
+        output.line(
+            "of its roofline: something else used the machine while its peak was measured; the true shares are lower "
+            "(stormdrop doctor --refresh measures it again)"
+        )
 
 
 def _label(layers: Sequence[str]) -> str:
