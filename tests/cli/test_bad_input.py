@@ -63,7 +63,14 @@ from stormdrop.errors import InputError, MeasureError, OperatorError, StormdropE
         (["bench", "nowhere.onnx"], "nowhere.onnx"),
         (["bench", "nonsense"], "unknown operator 'nonsense'"),
         (["run", "nowhere.sd"], "nowhere.sd: no such folder"),
+        (["run", "."], "no stormdrop model; give a folder that `stormdrop tune` or `stormdrop compile` wrote"),
+        (["run", "nowhere.sd", "-p"], "No such option: -p (Possible options: --profile)"),
         (["db", "import", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["db", "list", "my.db"], "extra argument(s) (my.db); a database is named with --db my.db (see"),
+        (["dashboard", "sqlite:///my.db"], "a database is named with --db sqlite:///my.db"),
+        (["tune-op", "matmul", "m=8,n=8,k=8"], "'m=8,n=8,k=8': write spaces between arguments: m=8 n=8 k=8"),
+        (["tune-op", "net.onnx"], "net.onnx: is no operator; `stormdrop tune net.onnx` tunes a model"),
+        (["tune", "https://example.org/net.onnx"], "is an address; download the file, and give its path"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -82,6 +89,32 @@ def test_bad_models(capfd: pytest.CaptureFixture[str], tmp_path: Path, flags: li
     (tmp_path / "empty.onnx").write_bytes(b"")
     for name in ("missing.onnx", "cut.onnx", "text.onnx", "empty.onnx"):
         assert name in complaint(capfd, "tune", tmp_path / name, "--db", tmp_path / "x.db", *flags)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("net.pt", "is no ONNX file by its name (PyTorch); export the model to ONNX"),
+        ("net.safetensors", "(weights without their model)"),
+        ("NET.TFLITE", "(LiteRT)"),
+        ("empty.onnx", "is empty; give an ONNX file"),
+        ("folder.onnx", "is a folder; give the path of an ONNX file"),
+        ("tuned.sd", "is a compiled model; run or bench it, or give the ONNX file that it comes from"),
+    ],
+)
+@pytest.mark.parametrize("command", ["tune", "compile", "quantize", "bench"])
+def test_what_is_no_onnx_file(
+    command: str, name: str, message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for folder in ("folder.onnx", "tuned.sd"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "tuned.sd" / "metadata.json").write_text("{}")
+    for file in ("net.pt", "net.safetensors", "NET.TFLITE"):
+        (tmp_path / file).write_bytes(b"bytes")
+    (tmp_path / "empty.onnx").touch()
+    if command == "bench" and (tmp_path / name).is_dir():
+        pytest.skip("bench takes the folder of a compiled model")
+    assert message in complaint(capfd, command, tmp_path / name)
 
 
 def test_an_unsupported_operator_is_named_with_its_node(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

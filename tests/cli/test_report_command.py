@@ -102,7 +102,7 @@ def test_bad_input_is_one_line(
     bench.write_text("{")
     assert "no such session" in complaint(capfd, "report", "ffff-none", "--db", database, "--out", page)
     assert "no stormdrop model" in complaint(capfd, "report", tmp_path, "--out", page)
-    assert "no stormdrop model" in complaint(capfd, "report", tmp_path / "none.sd", "--out", page)
+    assert "none.sd: no such folder" in complaint(capfd, "report", tmp_path / "none.sd", "--out", page)
     assert "no such file" in complaint(capfd, "report", artifact, "--bench", tmp_path / "none.json", "--out", page)
     assert "no JSON" in complaint(capfd, "report", artifact, "--bench", bench, "--out", page)
     assert "belongs to" in complaint(capfd, "report", "--db", database, "--bench", bench, "--out", page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS: dict[str, Callable[..., int | None]] = {
     "tune": tuning.tune,
@@ -67,6 +69,20 @@ app.add_typer(database.app, name="db")
 
 # The base class of what typer raises for bad usage. Versions of typer have it in different places.
 _UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def _long_option(message: str, error: Exception) -> str:
+    """What an unknown option of one letter may be short for, as the end of a message: no option of ours has one."""
+    given, context = re.match(r"No such option: -(\w)$", message), getattr(error, "ctx", None)
+    if given is None or context is None:
+        return ""
+    options = [option for parameter in context.command.params for option in parameter.opts]
+    fitting = [option for option in options if option.startswith(f"--{given[1]}")]
+    return f" (Possible options: {', '.join(fitting)})" if fitting else ""
+
+
+_DATABASE = re.compile(r"\.(db|sqlite3?)$|://")
+"""What the name of a database holds, as against that of a model."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -110,4 +126,9 @@ def run(arguments: Sequence[str], started: float) -> int:
         if any(option.lstrip("-") in guide.arguments(word) for word in arguments):
             given = next((word for word in arguments if word.startswith(f"{option}=")), f"{option}=VALUE")
             message = f"{option}: an argument of an operator has no dashes: {given.lstrip('-')}"
-        raise InputError(f"{message.rstrip('.')} (see stormdrop --help)") from None
+        message = message.rstrip(".")
+        extra = re.match(r"Got unexpected extra argument\S* \((.+)\)", message)
+        if extra and _DATABASE.search(extra[1]):
+            message += f"; a database is named with --db {extra[1]}"
+        message += _long_option(message, error)
+        raise InputError(f"{message} (see stormdrop --help)") from None

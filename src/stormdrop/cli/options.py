@@ -107,12 +107,35 @@ SizeOption = Annotated[
 ]
 
 
+_OTHER_MODELS = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt"), "PyTorch"),
+    **dict.fromkeys((".pt2", ".ep"), "torch.export"),
+    ".safetensors": "weights without their model",
+    **dict.fromkeys((".pb", ".h5", ".keras"), "TensorFlow"),
+    ".tflite": "LiteRT",
+    ".gguf": "llama.cpp",
+}
+"""What else models are kept in, by the end of the file's name."""
+
+
 def onnx_file(path: Path) -> Path:
     """The path of an ONNX file. Raises `ModelError` if there is none."""
+    if (path / "metadata.json").is_file():
+        raise ModelError(f"{path}: is a compiled model; run or bench it, or give the ONNX file that it comes from")
     if path.is_dir():
         raise ModelError(f"{path}: is a folder; give the path of an ONNX file")
+    if re.match("https?:/", str(path)):
+        raise ModelError(f"{path}: is an address; download the file, and give its path")
     if not path.is_file():
         raise ModelError(f"{path}: no such file")
+    if path.stat().st_size == 0:
+        raise ModelError(f"{path}: is empty; give an ONNX file")
+    kind = _OTHER_MODELS.get(path.suffix.lower())
+    if kind is not None:
+        raise ModelError(
+            f"{path}: is no ONNX file by its name ({kind}); export the model to ONNX, or in Python give sd.tune_model "
+            "a PyTorch module with example inputs"
+        )
     return path
 
 
@@ -180,6 +203,8 @@ def arguments(words: Sequence[str]) -> dict[str, str]:
         name, equals, value = word.partition("=")
         if not (name and equals and value):
             raise OperatorError(f"argument {word!r}: write name=value, for example m=512")
+        if "," in value and "=" in value:
+            raise OperatorError(f"argument {word!r}: write spaces between arguments: {' '.join(word.split(','))}")
         if name in values:
             raise OperatorError(f"argument {name} is given twice")
         values[name] = value

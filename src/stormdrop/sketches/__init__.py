@@ -4,6 +4,7 @@ contract.py            what a sketch is
 registry.py            the sketches that exist, and which of them apply to a workload
 fingerprint.py         what of its schedules enters the fingerprint of a space (`space/space.py`)
 knowledge.py           what sketches tell others: expected costs, features, what a machine is fast at
+steps.py               a schedule as people read it
 statement_features.py  Ansor's features of a scheduled function
 cpu/, gpu/             sketches for CPUs and for GPUs
 rules/                 sketches that rules derive

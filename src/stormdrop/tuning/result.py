@@ -411,6 +411,16 @@ class TuneResult(SearchResult):
         """The best schedule as a line of decisions. Raises `UnsupportedFunction` if no candidate worked."""
         return self._working_best().schedule()
 
+    def steps(self) -> str:
+        """What the best schedule does: what is packed, how axes are split, and the loops in order.
+
+        Raises:
+            UnsupportedFunction: No candidate worked.
+        """
+        from ..sketches.steps import steps
+
+        return steps(self.variant)
+
     def tir(self) -> str:
         """The best schedule as TVMScript. Raises `UnsupportedFunction` if no candidate worked."""
         return str(self.variant.main.script())

@@ -70,6 +70,8 @@ def bench(
             raise OperatorError(f"{what} is a model and takes no arguments such as {(arguments or [''])[0]}")
         if load is not None and not is_file:
             raise InputError("--for and --calls are for models: an operator serves no calls")
+        if is_file and not path.is_dir():
+            options.onnx_file(path)
         subject = path if is_file else operators.create(what, values)
         otherwise = f"target {target}: bench times kernels for CPUs only; benchmarks/gpu/run.py times kernels for GPUs"
         machine = require_cpu(parse_machine(target), otherwise)
@@ -125,9 +127,11 @@ def _print_bench(document: Mapping[str, Any]) -> None:
     headings = ["", "median", "95% interval", "over ours", "95% interval", "GFLOP/s", "error"]
     output.table(headings, rows, title, spare=("GFLOP/s", "error"))
     for name, reason in document["skipped"].items():
-        print(f"{name}: skipped: {reason}")
+        output.line(f"{name}: skipped: {reason}")
     if document["disturbed"]:
-        print(f"something else used the machine in {document['disturbed']} of the rounds: do not trust the figures")
+        output.line(
+            f"something else used the machine in {document['disturbed']} of the rounds: do not trust the figures"
+        )
     for contender in document["contenders"]:
         if not contender["agrees"]:
             print(f"{contender['name']}: its output differs from the reference")

@@ -57,6 +57,8 @@ def quantize(
         raise InputError("--per-channel and --activations are for --data: with --weights-only the data stay floats")
     if weights_only is None and group is not None:
         raise InputError("--group is for --weights-only")
+    if weights_only not in (None, 4, 8):
+        raise InputError(f"--weights-only {weights_only}: must be 4 or 8")
     bits = 8 if weights_only is None else weights_only
     written = options.writable_file(out or Path(f"{model.stem}.int{bits}.onnx"), "--out")
     if written.exists() and written.samefile(model):
@@ -74,11 +76,11 @@ def quantize(
     else:
         layers = f"{result.quantized} of {result.layers} layers"
         if samples is not None:
-            print(f"{layers} read bytes; ranges of {result.samples} samples")
-            print(_accuracy(result))
+            output.line(f"{layers} read bytes; ranges of {result.samples} samples")
+            output.line(_accuracy(result))
         else:
-            print(f"{layers} have weights of {bits} bits")
-        print(f"saved: {result.model}")
+            output.line(f"{layers} have weights of {bits} bits")
+        output.line(f"saved: {result.model}")
 
 
 def _accuracy(result: QuantizedModel) -> str:

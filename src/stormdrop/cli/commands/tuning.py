@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...errors import StormdropError, TargetError
+from ...errors import OperatorError, StormdropError, TargetError
 from ...machine.process.child_process import prepare
 from ...report.headline import headline, never_tuned
 from ...report.layer_label import layer_label
@@ -60,7 +60,7 @@ def tune_op(
         typer.Option(
             "--show",
             metavar="schedule|tir",
-            help="Also print the schedule of the best kernel, or its TensorIR; repeatable.",
+            help="Also print the schedule of the best kernel with its steps, or its TensorIR; repeatable.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -69,6 +69,8 @@ def tune_op(
     tune_options = flags.tune_options()
     shown = options.check_show(show)
     place = flags.place()
+    if Path(operator).suffix == ".onnx" or (Path(operator).exists() and not arguments):
+        raise OperatorError(f"{operator}: is no operator; `stormdrop tune {operator}` tunes a model")
     values = options.arguments(arguments or ())
     what = " ".join((operator, *(arguments or ())))
     opening = f"tuning {what} {_limit(tune_options, DEFAULT_SECONDS)}"
@@ -101,8 +103,9 @@ def tune_op(
                 site=machines,
             )
         document = result.to_json()
-        texts = {"schedule": result.schedule, "tir": result.tir}
-        extra = {word: texts[word]() for word in shown} if document.get("best") else {}
+        texts = {"schedule": result.schedule, "steps": result.steps, "tir": result.tir}
+        wanted = [text for word in shown for text in (("schedule", "steps") if word == "schedule" else (word,))]
+        extra = {text: texts[text]() for text in wanted} if document.get("best") else {}
     if as_json:
         output.emit({**document, **extra})
     else:
@@ -241,13 +244,15 @@ def _print_operator(document: Mapping[str, Any], machine: Machine, given: float 
     output.table(["", "time", "95% interval", "GFLOP/s", "of peak"], rows, title)
     _say_what_peak_is_worth(machine)
     settings = ", ".join(f"{name}={value}" for name, value in best["config"].items())
-    print(f"\n{best['sketch']}: {settings}")
+    output.line(f"\n{best['sketch']}: {settings}")
     if document.get("disturbed"):
-        print("something else used the machine during the last race: no speedup is claimed")
+        output.line("something else used the machine during the last race: no speedup is claimed")
     _print_effort(document)
     if given is not None and document["seconds"] > max(_LATE * given, given + 1.0):
         longest = output.phases(document["phases"])
-        print(f"it took {document['seconds'] - given:.1f} s longer than the {given:g} s that it was given: {longest}")
+        output.line(
+            f"it took {document['seconds'] - given:.1f} s longer than the {given:g} s that it was given: {longest}"
+        )
 
 
 def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> None:
@@ -267,21 +272,22 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> No
     output.precision(document.get("precision"))
     for entry in document.get("replaced") or ():
         error = "" if entry["error"] is None else f" (error {entry['error']:.1e})"
-        print(f"replaced, because the model was wrong with it: {entry['before']}{error} of {entry['task']}")
-        print(f"  by {entry['after']}")
+        output.line(f"replaced, because the model was wrong with it: {entry['before']}{error} of {entry['task']}")
+        output.line(f"  by {entry['after']}")
     output.foreign_parts(document.get("foreign") or ())
     for sentence in document.get("left_out") or ():
-        print(f"at {machine.runner}: {sentence}")
+        output.line(f"at {machine.runner}: {sentence}")
     if document.get("fallbacks"):
-        print(f"without a good sketch: {', '.join(document['fallbacks'])}")
+        output.line(f"without a good sketch: {', '.join(document['fallbacks'])}")
     _print_effort(document)
     left = never_tuned(document)
     if left:
-        print(f"{left}\nthe same command goes on with them: what was measured is kept")
+        output.line(f"{left}; the same command goes on with them, because what was measured is kept")
     print(f"saved: {document['artifact']}\ndigest: {document['digest']}")
     if document["artifact"] != str(out):
         print(f"the older model is kept: {out}")
-    print(f"\n{document['model']}: {headline(document)}")
+    print()
+    output.line(f"{document['model']}: {headline(document)}")
 
 
 def _print_kernels(tasks: Sequence[Mapping[str, Any]]) -> None:
@@ -345,9 +351,11 @@ def _say_what_peak_is_worth(machine: Machine) -> None:
     if limits is None and machine.device == OPENCL:
         print("of peak: unknown, because OpenCL does not tell the limits of its devices")
     elif limits is None and not machine.runner:
-        print("of peak: unknown, because this machine's peak was not measured yet; `stormdrop doctor` measures it")
+        output.line(
+            "of peak: unknown, because this machine's peak was not measured yet; `stormdrop doctor` measures it"
+        )
     if limits is not None and not limits.undisturbed:
-        print("of peak: something else used the machine while its peak was measured; the true shares are lower")
+        output.line("of peak: something else used the machine while its peak was measured; the true shares are lower")
 
 
 def _rate(entry: Mapping[str, Any]) -> list[str]:
@@ -359,7 +367,7 @@ def _print_effort(document: Mapping[str, Any]) -> None:
     line = f"{document['trials']} trials, {document['failed']} failed, {document['seconds']:.1f} s"
     if document.get("phases"):
         line += f": {output.phases(document['phases'])}"
-    print(line)
+    output.line(line)
     reused = document.get("reused") or 0
     if reused and reused == document["trials"]:
         print("answered from earlier records; --fresh tunes again")
@@ -383,4 +391,6 @@ def _print_transfer(document: Mapping[str, Any]) -> None:
     if told:
         trials, sources = sum(each["trials"] for each in told), {name for each in told for name in each["sources"]}
         kernels = f" of {len(told)} kernels" if "tasks" in document else ""
-        print(f"the search{kernels} began where {trials} recorded trials of {', '.join(sorted(sources))} point to")
+        output.line(
+            f"the search{kernels} began where {trials} recorded trials of {', '.join(sorted(sources))} point to"
+        )

@@ -24,6 +24,9 @@ METADATA, PROGRAM, KERNELS, NATIVE = "metadata.json", "model.vm", "kernels.bc", 
 WEIGHTS, TUNING = "weights.bin", "tuning.json.gz"
 """The names of the files; `artifact` says what they hold."""
 
+NO_MODEL = "no stormdrop model; give a folder that `stormdrop tune` or `stormdrop compile` wrote"
+"""The end of a message about something else."""
+
 _NAMES = (METADATA, PROGRAM, KERNELS, NATIVE, WEIGHTS, TUNING)
 _MORE_KERNELS = re.compile(r"kernels-\d+\.bc")
 _FOREIGN = re.compile(r"foreign_\d+\.onnx")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...errors import ArtifactError, one_line
-from .artifact_files import METADATA, TUNING, checksum, open_files
+from .artifact_files import METADATA, NO_MODEL, TUNING, checksum, open_files
 from .metadata import Metadata
 
 FORMAT = 1
@@ -34,7 +34,7 @@ def read_tuning(folder: Path) -> tuple[Metadata, str, dict[str, Any] | None]:
     try:
         with open_files(folder) as files:
             if METADATA not in files:
-                raise ArtifactError(f"{folder}: no stormdrop model")
+                raise ArtifactError(f"{folder}: {NO_MODEL}")
             metadata, checksums, digest = Metadata.from_json(files[METADATA].read())
             if TUNING not in checksums:
                 return metadata, digest, None
@@ -44,7 +44,7 @@ def read_tuning(folder: Path) -> tuple[Metadata, str, dict[str, Any] | None]:
                 raise ArtifactError(f"{folder}: {TUNING} is damaged: its checksum differs")
             return metadata, digest, _read(folder, files[TUNING])
     except (NotADirectoryError, FileNotFoundError):
-        raise ArtifactError(f"{folder}: no stormdrop model") from None
+        raise ArtifactError(f"{folder}: {NO_MODEL if folder.exists() else 'no such folder'}") from None
     except OSError as error:
         raise ArtifactError(f"{folder}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:

@@ -19,7 +19,7 @@ import tvm_ffi
 from ...errors import ArtifactError, InputError, TargetError, one_line
 from ...machine.process.scratch import scratch_folder
 from ...machine.tiles import permit
-from .artifact_files import KERNELS, METADATA, NATIVE, PROGRAM, WEIGHTS, open_files, private_copy, unchanging
+from .artifact_files import KERNELS, METADATA, NATIVE, NO_MODEL, PROGRAM, WEIGHTS, open_files, private_copy, unchanging
 from .constants_file import ConstantsReader
 from .metadata import Metadata, lacking_features
 from .onnxruntime_parts import OnnxruntimeParts
@@ -56,7 +56,7 @@ def load_program(
                 " so in seconds, `stormdrop tune` makes it fast"
             ) from None
         if not is_folder:
-            raise ArtifactError(f"{path}: " + ("no stormdrop model" if exists else "no such folder")) from None
+            raise ArtifactError(f"{path}: " + (NO_MODEL if exists else "no such folder")) from None
         raise ArtifactError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
@@ -106,7 +106,7 @@ def _load(
 def _read_metadata(path: Path, files: Mapping[str, BinaryIO]) -> tuple[Metadata, dict[str, str], str]:
     """The metadata of a saved model, the checksums of its files, and its digest."""
     if METADATA not in files:
-        raise ArtifactError(f"{path}: no stormdrop model")
+        raise ArtifactError(f"{path}: {NO_MODEL}")
     try:
         return Metadata.from_json(files[METADATA].read())
     except ValueError as error:
