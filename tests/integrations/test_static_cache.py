@@ -71,6 +71,31 @@ def test_a_static_cache_makes_the_words_of_eager_torch(tmp_path: Path) -> None:
     assert sum(len(graph._compiled) for graph in graphs) == made <= 4
 
 
+def test_sizes_share_their_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stormdrop.model.building.kernel_library import KernelLibrary
+
+    counts: list[int] = []
+    real = KernelLibrary._compiled
+
+    def noting(self: KernelLibrary, functions: dict[str, Any]) -> Any:
+        counts[-1] += len(functions)
+        return real(self, functions)
+
+    monkeypatch.setattr(KernelLibrary, "_compiled", noting)
+    layers = [torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8)]
+    module = torch.nn.Sequential(*layers).eval()
+
+    def attend(x: Any, past: Any) -> Any:
+        return torch.softmax(module(x) @ past, -1)
+
+    fast = torch.compile(attend, backend=lambda graph, inputs: torch_compile.stormdrop(graph, inputs))
+    for length in (5, 6):
+        counts.append(0)
+        x, past = torch.randn(1, 8), torch.randn(8, length)
+        torch.testing.assert_close(fast(x, past), attend(x, past), atol=1e-5, rtol=1e-5)
+    assert 0 < counts[1] < counts[0]
+
+
 def test_a_growing_cache_is_compiled_for_a_few_sizes_and_told_what_helps(tmp_path: Path) -> None:
     right = words(decoder())
     module, graphs = compiled(decoder(), tmp_path)

@@ -87,6 +87,23 @@ def test_only_what_is_new_is_compiled(target: Cpu, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.compiles
+def test_another_model_finds_the_kernels_that_it_has_in_common(target: Cpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, x = KernelLibrary(target), np.ones((2, 8), np.float32)
+    build(chain(6), {}, target, library=library)
+    compiled: list[str] = []
+    real = KernelLibrary._compiled
+
+    def noting(self: KernelLibrary, functions: dict[str, Any]) -> Any:
+        compiled.extend(functions)
+        return real(self, functions)
+
+    monkeypatch.setattr(KernelLibrary, "_compiled", noting)
+    longer = build(chain(7), {}, target, library=library)
+    assert len(compiled) == 1 and len(longer.symbols) == 7
+    np.testing.assert_allclose(longer(x), build(chain(7), {}, target)(x), rtol=1e-5)
+
+
+@pytest.mark.compiles
 def test_several_modules_are_saved(target: Cpu, tmp_path: Path) -> None:
     model = build(chain(10), {}, target)
     x = np.ones((2, 8), np.float32)

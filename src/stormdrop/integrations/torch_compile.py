@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 
@@ -31,7 +32,9 @@ from .compile_progress import compiling, said
 from .graph_key import NoKey, key_of
 
 if TYPE_CHECKING:
+    from ..machine.cpu import Cpu
     from ..model import CompiledModel
+    from ..model.tuning.result import CompileResult
     from ..records import Store
 
 _logger = logging.getLogger(__name__)
@@ -256,6 +259,12 @@ class _Work:
 
 _SHOWN = 3  # inputs of a graph that messages name
 
+_libraries: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+"""The kernels of the graphs of this process, by their target: graphs and sets of sizes have some in common."""
+
+_users: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""The library of each graph that was compiled: it is there as long as one of its graphs is."""
+
 
 def _model_of(work: _Work) -> CompiledModel:
     """The compiled form of a graph: of an earlier process if one has kept it."""
@@ -264,15 +273,12 @@ def _model_of(work: _Work) -> CompiledModel:
     threads.configure()
     from ..machine.cpu import Cpu, keeping_denormals
     from ..model.kept_models import KeptModels
-    from ..model.tuning.tune import tune_model_with
-    from ..model.untuned import compile_model_with
     from ..records import open_store
 
     settings, begin = work.settings, time.perf_counter()
-    target = keeping_denormals(None) if settings.keep_denormals else None
-    make = tune_model_with if settings.tunes else compile_model_with
+    target = keeping_denormals(None) if settings.keep_denormals else Cpu.detect()
     kept = KeptModels.of_user() if settings.cache else None
-    key = None if kept is None else _key_of(work, target or Cpu.detect())
+    key = None if kept is None else _key_of(work, target)
     with open_store(settings.db) as store:
         asked: Store | None = None if settings.options.fresh else store
         model = kept.load(key, asked) if kept is not None and key is not None else None
@@ -280,7 +286,7 @@ def _model_of(work: _Work) -> CompiledModel:
             said(f"loaded {work}, which was compiled before", begin)
         else:
             with compiling(str(work)):
-                result = make(work.module, target, settings.options, example_inputs=work.examples, store=store)
+                result = _compiled(work, target, store)
             model = result.model
             if kept is not None and key is not None and not getattr(result, "interrupted", False):
                 kept.keep(key, result, asked)
@@ -288,6 +294,21 @@ def _model_of(work: _Work) -> CompiledModel:
         operators = ", ".join(f"{count} {name}" for name, count in part.operators.items())
         _logger.info("onnxruntime runs %s of a graph (%s)", operators, part.reason)
     return model
+
+
+def _compiled(work: _Work, target: Cpu, store: Store) -> CompileResult:
+    # A process that finds its graphs needs none of this.
+    from ..model.building.kernel_library import KernelLibrary
+    from ..model.tuning.tune import tune_model_with
+    from ..model.untuned import compile_model_with
+
+    options, examples = work.settings.options, work.examples
+    if work.settings.tunes:
+        return tune_model_with(work.module, target, options, example_inputs=examples, store=store)
+    library: KernelLibrary = _libraries.setdefault(target, KernelLibrary(target))
+    result = compile_model_with(work.module, target, options, example_inputs=examples, store=store, library=library)
+    _users[result.model] = library
+    return result
 
 
 def _key_of(work: _Work, target: Any) -> str | None:

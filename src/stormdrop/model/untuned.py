@@ -16,6 +16,7 @@ from ..tuning.options import FLOAT32, TuneOptions
 from .artifact.artifact import CompiledModel, needs_linker
 from .artifact.artifact_files import check_writable
 from .building.builder import ModelBuilder, provenance_of, source_of
+from .building.kernel_library import KernelLibrary
 from .building.repair import verified_or_repaired
 from .building.saving import Verifier
 from .importer.any_model import Model, import_model
@@ -109,8 +110,12 @@ def compile_model_with(
     samples: Data | None = None,
     out: str | Path | None = None,
     native: bool = False,
+    library: KernelLibrary | None = None,
 ) -> CompileResult:
-    """`compile_model` with its options as one value, and how it went."""
+    """`compile_model` with its options as one value, and how it went.
+
+    A `library` for this very target keeps the kernels for the models that are compiled with it after this one.
+    """
     run = TuningRun(clock.perf_counter(), None, None)
     machine = target or Cpu.detect()
     if out is not None:
@@ -138,7 +143,7 @@ def compile_model_with(
             **chosen_precision.provenance,
             "search": None,
         }
-        builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance)
+        builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, library=library)
         built = builder.build(builder.winners)
     with run.phase("verify"):
         right = Verifier(builder, references, out, native, options.seed)

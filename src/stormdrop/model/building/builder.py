@@ -40,8 +40,8 @@ class ModelBuilder:
     """Builds the model with a schedule for each task.
 
     `winners` are what the tuning of each task found, else its default schedule. `defaults` are the default schedules;
-    for a task whose default was tried and does not work, what its tuning found. With a `board`, the models run there.
-    A `library` holds the kernels that another builder of the same model has compiled.
+    for a task whose default was tried and does not work, what its tuning found. With a `board`, the models run there. A
+    `library` has the kernels that other builders have compiled.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ModelBuilder:
     ) -> None:
         self._graph, self._target, self._provenance = graph, target, provenance
         self._create: CreateModel = CompiledModel if board is None else partial(BoardModel, board)
-        self.library = KernelLibrary(target) if library is None else library
+        self.library = library or KernelLibrary(target)
         all_schedules = [TaskSchedules.of(task, task.kernel) for task in tasks if task.kernel is not None]
         self._work = {
             each.task.task.index: Work(each.kernel.workload.flops, each.kernel.workload.bytes) for each in all_schedules

@@ -1,4 +1,7 @@
-"""Compiles the kernels of a model in several threads, and keeps their machine code for the next build of the model.
+"""Compiles the kernels of a model in several threads, and keeps their machine code for the next build.
+
+The next build is one of the same model with other schedules, or of another model: the same decoder at the next length
+has most of its kernels in common with it.
 
     scheduled functions --by their symbols-->  a few modules of LLVM code, each made and linked by one thread
     the next combination of schedules      ->  only what no module holds yet is compiled
@@ -10,6 +13,7 @@ process anyway.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -29,9 +33,9 @@ _FEWEST = 4  # kernels of a module, at least
 
 
 class KernelLibrary:
-    """The compiled kernels of one model. Each has a symbol of its own, also if several schedules share a name.
+    """The compiled kernels of one model or of a few. Each has a symbol of its own, also if several share a name.
 
-    It is used by one thread.
+    Several threads may use it: they compile one after the other, each with all cores.
 
     Args:
         target: The machine to compile for.
@@ -39,6 +43,7 @@ class KernelLibrary:
 
     def __init__(self, target: Cpu) -> None:
         self._target = target
+        self._lock = threading.RLock()
         self._symbols: dict[tuple[str, tvm_ffi.StructuralKey], str] = {}
         self._functions: dict[str, tirx.PrimFunc] = {}  # by symbol
         self._modules: dict[str, Future[Any]] = {}  # by symbol
@@ -52,11 +57,12 @@ class KernelLibrary:
         """
         plain = function.without_attr("global_symbol")
         key = (name, tvm_ffi.StructuralKey(plain))
-        if key not in self._symbols:
-            names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
-            symbol = next(free for free in names if free not in self._functions)
-            self._symbols[key], self._functions[symbol] = symbol, plain
-        return self._symbols[key]
+        with self._lock:
+            if key not in self._symbols:
+                names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+                symbol = next(free for free in names if free not in self._functions)
+                self._symbols[key], self._functions[symbol] = symbol, plain
+            return self._symbols[key]
 
     def modules(self, functions: Mapping[str, tirx.PrimFunc]) -> list[Any]:
         """TVM's modules that hold the machine code of these functions, and perhaps of others.
@@ -68,6 +74,10 @@ class KernelLibrary:
         Raises:
             Exception: Whatever TVM raises if it cannot compile a function.
         """
+        with self._lock:
+            return self._of(functions)
+
+    def _of(self, functions: Mapping[str, tirx.PrimFunc]) -> list[Any]:
         foreign = {symbol: function for symbol, function in functions.items() if symbol not in self._functions}
         ours = [symbol for symbol in functions if symbol in self._functions]
         # A second Ctrl-C may have left what the first one cancelled.
