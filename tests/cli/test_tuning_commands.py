@@ -154,7 +154,7 @@ def test_the_time_counts_from_the_command_on(
 
     monkeypatch.setattr(module, "tune_with" if command == "tune-op" else "tune_model_with", started)
     monkeypatch.setattr("stormdrop.cli.commands.tuning.prepare", lambda *_, **__: read.append(time.perf_counter()))
-    (tmp_path / "m.onnx").touch()
+    (tmp_path / "m.onnx").write_bytes(b"never read")
     words = SMALL if command == "tune-op" else [str(tmp_path / "m.onnx"), "--out", str(tmp_path / "m.sd")]
     before = time.perf_counter()
     assert run([command, *words, "--time", "5s", "--db", str(tmp_path / "r.db")]) == 2

@@ -72,7 +72,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
 def test_the_command_says_where_the_models_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "m.onnx").touch()
+    (tmp_path / "m.onnx").write_bytes(b"never read")
     document = {"artifact": str(tmp_path / "m.interrupted.sd"), "digest": "1" * 64, "interrupted": True}
     document |= {"tasks": [], "trials": 3, "failed": 0, "seconds": 1.0}
     result = SimpleNamespace(to_json=lambda: document, interrupted=True)
