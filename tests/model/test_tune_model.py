@@ -110,7 +110,7 @@ def test_a_short_tuning_compares_with_the_untuned_model_all_the_same(
     assert result.untuned is not None and result.speedup is not None and result.speedup.low > 0
     document = result.to_json()
     assert headline(json_value(document)) in repr(result)
-    assert len(built) == 2  # the untuned model, and the tuned one
+    assert built[0] not in built[2:]
     assert document["phases"]["baseline"] > 0 and all(task["untuned"] for task in document["tasks"])
     first = next(progress for progress in told if progress.kernels)
     assert first.untuned_seconds and first.best_seconds  # before anything was measured
