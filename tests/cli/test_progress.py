@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import signal
+import sys
 
 import pytest
 from rich.console import Console
 
 from stormdrop.cli.live_display import LiveDisplay, sparkline
-from stormdrop.cli.progress import Reporter
+from stormdrop.cli.progress import Reporter, loading
 from stormdrop.tuning.result import KernelProgress, Progress
 
 KERNELS = [
@@ -61,6 +63,55 @@ def test_the_display_fits_the_terminal(width: int) -> None:
         assert second[1:] == ["12", "done", "64", "1.25", "ms", "96.8%"]
         assert "80 trials (2 failed), model about 20 ms from 40 ms" in text
         assert "2/32 dense" in text and "30 s, 570 s left" in text and "█▁" in text
+
+
+def shown(*given: Progress, width: int = 80) -> list[str]:
+    display = LiveDisplay("tuning m.onnx")
+    for progress in given:
+        display.show(progress, 0.1)
+    console = Console(file=io.StringIO(), width=width, height=20, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(display)
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_the_display_shows_what_is_known_before_the_first_trial() -> None:
+    early = Progress(0, 0, None, 2.0, 60.0, "importing m.onnx", checking=True)
+    assert [line.split()[:2] for line in shown(early)] == [["tuning", "m.onnx"], ["importing", "m.onnx"]]
+    later = Progress(0, 0, None, 5.0, 60.0, "measuring", untuned_seconds=3e-3, peer_seconds=2e-3)
+    assert shown(early, later)[1] == "untuned 3 ms, onnxruntime 2 ms"
+    kernel = KernelProgress("fused_conv2d_add_relu", 1, "waiting", layers=("features.4.conv", "features.4.relu"))
+    known = Progress(8, 0, 2.5e-3, 9.0, 60.0, "1/2 conv", "model about", [kernel], 3e-3, 2e-3)
+    assert shown(early, later, known)[2].split()[:3] == ["features.4:", "conv,", "relu"]
+    assert "8 trials, model about 2.5 ms, untuned 3 ms, onnxruntime 2 ms" in shown(early, later, known)
+
+
+def test_nothing_is_written_to_a_file_while_the_input_is_checked(capfd: pytest.CaptureFixture[str]) -> None:
+    """An error in the input is then the only line."""
+    with Reporter(None, "tuning m.onnx") as report:
+        report(Progress(0, 0, None, 2.0, 60.0, "importing m.onnx", checking=True))
+        assert capfd.readouterr().err == ""
+        report(Progress(0, 0, None, 5.0, 60.0, "measuring this machine"))
+    assert capfd.readouterr().err.splitlines() == ["tuning m.onnx", "measuring this machine: 0 trials, 5 s, 55 s left"]
+    with Reporter(None, "compiling m.onnx", lines=False) as report:
+        report(Progress(0, 0, None, 5.0, None, "compiling 3 kernels"))
+    assert capfd.readouterr().err == ""
+
+
+def test_a_terminal_is_told_at_once_that_tvm_is_loaded(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with loading("tuning m.onnx"):
+        pass
+    assert capfd.readouterr().err == ""  # no terminal
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with loading("tuning m.onnx"):
+        assert capfd.readouterr().err == "\rtuning m.onnx: loading TVM, 0 s"
+        signal.raise_signal(signal.SIGALRM)
+        assert "loading TVM" in capfd.readouterr().err
+    assert capfd.readouterr().err == "\r\x1b[2K"
+    assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_display_without_kernels() -> None:

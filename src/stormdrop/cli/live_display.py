@@ -57,19 +57,28 @@ class LiveDisplay:
         parts: list[RenderableType] = [Text(self._opening, overflow="ellipsis", no_wrap=True)] if self._opening else []
         if progress.kernels:
             parts.append(_table(progress.kernels, max(3, console.height - _OTHER_LINES), options.max_width))
-        parts += [self._status(progress, options.max_width), self._bar(progress, options.max_width)]
+        status = self._status(progress, options.max_width)
+        parts += (
+            [self._bar(progress, options.max_width)]
+            if status is None
+            else [status, self._bar(progress, options.max_width)]
+        )
         yield Group(*parts)
 
-    def _status(self, progress: Progress, width: int) -> Text:
-        failed = f" ({progress.failed} failed)" if progress.failed else ""
-        words = f"{progress.trials} trials{failed}" if progress.trials or progress.kernels else "no trials yet"
+    def _status(self, progress: Progress, width: int) -> Text | None:
+        """What is known so far; None if that is nothing."""
+        words = []
+        if progress.trials or progress.kernels:
+            words.append(f"{progress.trials} trials" + (f" ({progress.failed} failed)" if progress.failed else ""))
         if progress.best_seconds is not None:
             first = f" from {seconds(self._curve[0])}" if len(self._curve) > 1 else ""
-            words += f", {progress.of} {seconds(progress.best_seconds)}{first}"
+            words.append(f"{progress.of} {seconds(progress.best_seconds)}{first}")
         for name, peer in (("untuned", progress.untuned_seconds), ("onnxruntime", progress.peer_seconds)):
-            words += f", {name} {seconds(peer)}" if peer is not None else ""
-        line = Text(words, overflow="ellipsis", no_wrap=True)
-        if len(self._curve) > 1 and len(words) + 2 + _POINTS <= width:
+            words += [f"{name} {seconds(peer)}"] if peer is not None else []
+        if not words:
+            return None
+        line = Text(", ".join(words), overflow="ellipsis", no_wrap=True)
+        if len(self._curve) > 1 and len(line) + 2 + _POINTS <= width:
             line.append(f"  {sparkline(self._curve)}", "green")
         return line
 

@@ -64,7 +64,9 @@ class Reporter:
     It is a context manager, so that the display is removed however the run ends.
     """
 
-    def __init__(self, trials: int | None, opening: str = "", started: float | None = None) -> None:
+    def __init__(
+        self, trials: int | None, opening: str = "", started: float | None = None, *, lines: bool = True
+    ) -> None:
         """A reporter that has shown nothing yet.
 
         Args:
@@ -72,9 +74,10 @@ class Reporter:
             opening: A line that is shown once, with the first progress. An error in the input is found before that, so
                 its message stands alone.
             started: When the run began, a reading of `time.perf_counter`; now by default.
+            lines: Whether it writes lines where there is no terminal.
         """
         self._trials = trials
-        self._opening, self._started = opening, started
+        self._opening, self._started, self._lines = opening, started, lines
         self._live: Live | None = None
         self._last = time.monotonic()
         self._message = ""
@@ -104,7 +107,7 @@ class Reporter:
         if self._live:
             self._display.show(progress, self._share(progress))
             return
-        if progress.checking:
+        if progress.checking or not self._lines:
             return
         if self._opening:
             say(self._opening)

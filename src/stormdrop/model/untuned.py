@@ -6,6 +6,7 @@ model -> graph of tasks -> the recorded or the default schedule of each -> verif
 from __future__ import annotations
 
 import time as clock
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from ..machine.cpu import Cpu, keeping_denormals
 from ..records import Store, buffered, open_store
 from ..tuning.options import FLOAT32, TuneOptions
+from ..tuning.result import Progress
 from .artifact.artifact import CompiledModel, needs_linker
 from .artifact.artifact_files import check_writable
 from .building.builder import ModelBuilder, provenance_of, source_of
@@ -111,22 +113,26 @@ def compile_model_with(
     out: str | Path | None = None,
     native: bool = False,
     library: KernelLibrary | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> CompileResult:
     """`compile_model` with its options as one value, and how it went.
 
     A `library` for this very target keeps the kernels for the models that are compiled with it after this one.
+    `on_progress` is told what is done.
     """
-    run = TuningRun(clock.perf_counter(), None, None)
+    run = TuningRun(clock.perf_counter(), None, on_progress)
     machine = target or Cpu.detect()
     if out is not None:
         check_writable(Path(out))
     if native:
         needs_linker()
     with run.phase("import"):
+        run.say("importing", checking=True)
         source = source_of(model)
         graph = import_model(model, shapes, example_inputs, values)
         graph = with_attention(graph, machine, options)
     with run.phase("verify"):
+        run.say(f"verifying the import of {len(graph.tasks)} kernels", checking=True)
         graph, references = with_references(graph, options.seed, samples)
         chosen_precision = in_precision(graph, references, options, machine)
         graph, references = chosen_precision.graph, chosen_precision.references
@@ -138,6 +144,7 @@ def compile_model_with(
             with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:
                 tuned = recorded_tasks(graph, machine, of_kernels, records)
     with run.phase("compile"):
+        run.say(f"compiling {len(graph.tasks)} kernels")
         provenance = {
             **provenance_of(source, shapes, options, tuned, values),
             **chosen_precision.provenance,
@@ -146,8 +153,9 @@ def compile_model_with(
         builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, library=library)
         built = builder.build(builder.winners)
     with run.phase("verify"):
+        run.say("verifying")
         right = Verifier(builder, references, out, native, options.seed)
-        verified = verified_or_repaired(graph, builder, built, builder.winners, right, lambda _: None)
+        verified = verified_or_repaired(graph, builder, built, builder.winners, right, run.say)
         report = chosen_precision.report(verified.model)
     return CompileResult(
         model=verified.model,

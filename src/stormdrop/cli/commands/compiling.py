@@ -13,10 +13,12 @@ from ...tuning.options import TuneOptions
 from .. import options, output
 from ..flags import ModelFlags, spread
 from ..options import DatabaseOption, DenormalsOption, JsonOption, MaxErrorOption, SeedOption, TargetOption
+from ..progress import Reporter, loading
 
 
 @spread
 def compile_(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model to compile.")],
     flags: ModelFlags,
     target: TargetOption = None,
@@ -36,13 +38,18 @@ def compile_(
     compile_options = TuneOptions(seed=seed, fresh=fresh, precision=flags.precision, max_error=max_error)
     options.not_empty(target, "--target", "cpu")
     given = flags.of_model(model)
+    opening = f"compiling {model}"
     with output.stdout_for_json(as_json):
-        prepare("stormdrop.model.importer.isolated", here=True)
+        with loading(opening):
+            prepare("stormdrop.model.importer.isolated", here=True)
         from ...model.untuned import compile_model_with
 
         machine = options.model_machine(target, keep_denormals)
-        with options.tuning_records(db) as store:
-            result = compile_model_with(model, machine, compile_options, store=store, **given)
+        with (
+            options.tuning_records(db) as store,
+            Reporter(None, opening, context.obj, lines=False) as report,
+        ):
+            result = compile_model_with(model, machine, compile_options, store=store, on_progress=report, **given)
         document = result.to_json()
     if as_json:
         output.emit(document)
