@@ -63,6 +63,11 @@ KEEP: dict[str, tuple[Any, Any, Any]] = {
         {},
         {},
     ),
+    "words that constants choose in all rows": (
+        [node("Reshape", "x flat", "f"), node("Gather", "f chosen", "y", axis=0)],
+        {},
+        {"flat": [-1, 8], "chosen": [[0, 2], [6, 8], [12, 14], [18, 20]]},
+    ),
     "a concatenation along another axis": ([node("Concat", "x x", "y", axis=2)], {}, {}),
 }
 
@@ -84,6 +89,20 @@ MIX: dict[str, tuple[Any, Any, Any]] = {
         ],
         {},
         {"zero": [0], "one": [1], "three": [3], "four": [4], "axes": [0]},
+    ),
+    "words that constants choose in another row": (
+        [node("Reshape", "x flat", "f"), node("Gather", "f chosen", "y", axis=0)],
+        {},
+        {"flat": [-1, 8], "chosen": [[0, 2], [6, 8], [12, 14], [0, 20]]},
+    ),
+    "words that the input chooses": (
+        [
+            node("ArgMax", "x", "a", axis=2, keepdims=0),
+            node("Reshape", "x flat", "f"),
+            node("Gather", "f a", "y", axis=0),
+        ],
+        {},
+        {"flat": [-1, 8]},
     ),
     "words of a row that become rows": ([node("Reshape", "x shape", "y")], {}, {"shape": [6, ROWS, 8]}),
     "rows along another axis at the end": ([node("Transpose", "x", "y", perm=[1, 0, 2])], {}, {}),

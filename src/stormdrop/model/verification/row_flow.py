@@ -9,7 +9,8 @@ A tensor of a model with `rows` rows carries them along one of its axes, where `
 
 So the row of an element is `index[axis] // inner % rows`. A kernel keeps rows apart if, at every point of its loops,
 each element that it reads belongs to the row of the element that it writes, or to no row, as those of weights do. TVM's
-analyzer proves this for each load. What it does not prove, and what cannot be read, is taken as not proven. A part that
+analyzer proves this for each load. If the element depends on a constant, as in a gather with constant indices, NumPy
+looks at all points. What neither of them proves, and what cannot be read, is taken as not proven. A part that
 onnxruntime runs is believed to keep rows along the first axis: `rows` tries whether it does.
 """
 
@@ -18,12 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from tvm import relax, tirx
 from tvm.ir import GenericConst, Range
 from tvm.sym import Analyzer
 
 from ...errors import UnsupportedFunction
 from ...ir.expressions import loads_in
+from ...ir.grid import GridEvaluator
 from ...ir.stages import Stage, StageGraph, shape_of
 from ..graph.expressions import VIEWS, bindings_of, calls_kernel, operator_name, part_index
 from ..graph.graph import Graph
@@ -83,7 +86,7 @@ def _flow_of(value: Any, flows: Mapping[Any, Any], kernels: _Kernels, rows: int)
         return _flow_of(value.tuple_value, flows, kernels, rows)[value.index]
     if calls_kernel(value):
         arguments = [_flow_of(argument, flows, kernels, rows) for argument in value.args[1].fields]
-        results = kernels.flows(value.args[0].name_hint, tuple(arguments))
+        results = kernels.flows(value.args[0].name_hint, tuple(arguments), _integers(value.args[1].fields))
         return results[0] if len(results) == 1 else results
     if operator_name(value) in VIEWS:
         return _viewed(value, _flow_of(value.args[0], flows, kernels, rows), rows)
@@ -98,6 +101,15 @@ def _flow_of_part(value: Any, rows: int) -> Any:
     if not all(result.shape is not None and len(result.shape) and int(result.shape[0]) == rows for result in results):
         raise NotProven("a part that onnxruntime runs makes something without rows")
     return [Rows(0, 1) for _ in results] if len(results) > 1 else Rows(0, 1)
+
+
+def _integers(arguments: Sequence[Any]) -> dict[int, Any]:
+    """The arguments that are constants of integers, by their position: indices may be among them."""
+    return {
+        position: argument.value
+        for position, argument in enumerate(arguments)
+        if isinstance(argument, GenericConst) and "int" in str(argument.value.dtype)
+    }
 
 
 def _viewed(value: Any, flow: Flow, rows: int) -> Flow:
@@ -121,31 +133,34 @@ class _Kernels:
 
     def __init__(self, graph: Graph, rows: int) -> None:
         self._graph, self._rows = graph, rows
-        self._known: dict[tuple[str, tuple[Flow, ...]], list[Flow]] = {}
+        self._known: dict[Any, list[Flow]] = {}
 
-    def flows(self, name: str, arguments: tuple[Flow, ...]) -> list[Flow]:
+    def flows(self, name: str, arguments: tuple[Flow, ...], integers: Mapping[int, Any]) -> list[Flow]:
         """Where the rows of the results of a kernel are. Raises `NotProven`."""
         if not any(arguments):
             function = self._graph.mod[name]
             return [None] * (len(function.params) - len(arguments))
-        key = name, arguments
+        key = name, arguments, tuple((position, value.data_ptr()) for position, value in integers.items())
         if key not in self._known:
             try:
-                self._known[key] = _flows_of_kernel(self._graph.mod[name], arguments, self._rows)
+                self._known[key] = _flows_of_kernel(self._graph.mod[name], arguments, integers, self._rows)
             except (NotProven, UnsupportedFunction) as reason:
                 raise NotProven(f"{name}: {reason}") from reason
         return self._known[key]
 
 
-def _flows_of_kernel(function: tirx.PrimFunc, arguments: Sequence[Flow], rows: int) -> list[Flow]:
+def _flows_of_kernel(
+    function: tirx.PrimFunc, arguments: Sequence[Flow], integers: Mapping[int, Any], rows: int
+) -> list[Flow]:
     kernel = StageGraph.parse(function, gathers=True)
+    known = {kernel.parameters[position]: value.numpy() for position, value in integers.items()}
     flows: dict[Any, Flow] = dict(zip(kernel.parameters, arguments, strict=False))
     for stage in kernel.stages:
-        flows[stage.buffer] = _flow_of_stage(stage, flows, rows)
+        flows[stage.buffer] = _flow_of_stage(stage, flows, known, rows)
     return [flows[buffer] for buffer in kernel.parameters[len(arguments) :]]
 
 
-def _flow_of_stage(stage: Stage, flows: Mapping[Any, Flow], rows: int) -> Flow:
+def _flow_of_stage(stage: Stage, flows: Mapping[Any, Flow], known: Mapping[Any, Any], rows: int) -> Flow:
     """Where the rows of the buffer are that a stage writes. Raises `NotProven`."""
     read = [(load, flows[load.source]) for load in (*stage.loads(), *_first_loads(stage)) if flows[load.source]]
     if not read:
@@ -157,9 +172,18 @@ def _flow_of_stage(stage: Stage, flows: Mapping[Any, Flow], rows: int) -> Flow:
         analyzer.bind(axis.var, Range(0, axis.extent))
     for candidate in _candidates(shape_of(stage.buffer), rows):
         written = _row(stage.indices, candidate, rows)
-        if all(analyzer.can_prove_equal(written, _row(load.indices, flow, rows)) for load, flow in read):
+        if all(_equal(written, _row(load.indices, flow, rows), stage, analyzer, known) for load, flow in read):
             return candidate
     raise NotProven(f"stage {stage.name} reads other rows than it writes")
+
+
+def _equal(written: Any, read: Any, stage: Stage, analyzer: Analyzer, known: Mapping[Any, Any]) -> bool:
+    """Whether two expressions of the axes are equal at every point."""
+    indices = loads_in(read)
+    if indices and all(load.source in known for load in indices):
+        evaluate = GridEvaluator(stage.axes, known, {})
+        return bool(np.all(evaluate(written) == evaluate(read)))
+    return bool(analyzer.can_prove_equal(written, read))
 
 
 def _first_loads(stage: Stage) -> list[Any]:
