@@ -5,7 +5,7 @@
 
 Each model is tuned, and called for `--for` seconds with each number of calls at a time, in turns with onnxruntime, in
 both of its forms. Then `examples/serving/drive.py` asks for single rows of a network of three dense layers ("dense",
-33 million weights), and of MobileNetV2 if torch and torchvision are installed, one by one and in batches of up to 8
+29 million weights), and of MobileNetV2 if torch and torchvision are installed, one by one and in batches of up to 8
 rows. Every step is saved in benchmarks/out/services.jsonl as soon as it is done, and is not done again unless `--fresh`
 asks for it. The whole takes half an hour. Run it on an idle machine.
 """

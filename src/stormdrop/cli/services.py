@@ -68,13 +68,16 @@ def load_of(duration: str | None, calls: str | None) -> Load | None:
         raise InputError(f"--calls: {error}") from None
 
 
-def say_how_long(load: Load, contenders: str) -> None:
-    """Says on standard error what is going to take so long."""
-    calls = ", ".join(map(str, load.calls))
-    output.say(
-        f"calling {contenders} for {load.seconds:g} s with each of {calls} calls at a time: "
-        f"{load.seconds * len(load.calls):g} s"
-    )
+def say_how_long(load: Load, what: str, each: str = "") -> None:
+    """Says on standard error what is going to take so long.
+
+    Args:
+        load: How it is called.
+        what: What is called.
+        each: What takes so long each, if there are several.
+    """
+    calls, total = ", ".join(map(str, load.calls)), load.seconds * len(load.calls)
+    output.say(f"calling {what} for {load.seconds:g} s with each of {calls} calls at a time: {total:g} s{each}")
 
 
 def print_services(services: Sequence[tuple[str, Mapping[str, Any]]], disturbed: float) -> None:
@@ -98,14 +101,14 @@ def print_services(services: Sequence[tuple[str, Mapping[str, Any]]], disturbed:
         ]
         for name, entry in ordered
     ]
-    headings = ["at a time", "", "calls/s", "95% interval", "over ours", "50%", "90%", "99%", "calls"]
+    headings = ["at a time", "", "calls/s", "95% interval", "times ours", "50%", "90%", "99%", "calls"]
     if not several:
         rows = [[*row[:1], *row[2:4], *row[5:]] for row in rows]
         headings = [*headings[:1], *headings[2:4], *headings[5:]]
     output.table(
         headings,
         rows,
-        "calls at a time: throughput, and the latency of 50%, 90%, 99% of the calls",
+        "throughput, and the latency that 50%, 90% and 99% of the calls do not exceed",
         spare=("95% interval", "calls"),
     )
     if any(known is None for _, entry in services for known in entry["percentiles"].values()):

@@ -76,7 +76,7 @@ def bench(
         otherwise = f"target {target}: bench times kernels for CPUs only; benchmarks/gpu/run.py times kernels for GPUs"
         machine = require_cpu(parse_machine(target), otherwise)
         if load is not None:
-            say_how_long(load, "each contender, in turns,")
+            say_how_long(load, "each contender, in turns,", " for each, and for each way in which it serves several")
         with options.tuning_records(db) as store, Reporter(None) as progress:
             result = time_beside_peers(
                 subject,
