@@ -49,6 +49,9 @@ It was 0.05 for the worst of four kernels beside a busy loop, on two cores of a 
 November 2026): one ratio of ten differed from 1 by a factor of 1.9 to one of the sides.
 """
 
+FEW_ROUNDS = 5
+"""Rounds beside other load that may agree with each other because nothing has disturbed them; fewer agree by chance."""
+
 
 class Verdict(enum.Enum):
     """The outcome of comparing a challenger with an incumbent."""
@@ -357,9 +360,10 @@ def plainly_faster_beside_load(
     """Whether a kernel is faster beyond doubt in interleaved rounds that other work has disturbed.
 
     Now and then a round takes several times as long there, and Student's interval is wide however many rounds there
-    are. Two tests bear that, each with half of `alpha`. One is by the ranks of all rounds, which needs seven or more
-    for a small `alpha`. The other counts the rounds in which the challenger has taken half of the incumbent's time or
-    less: with equal kernels that happens in at most `RARELY_TWICE` of them. Like `plainly_faster` it serves to choose.
+    are. Three tests bear that, each with a third of `alpha`. One is by the ranks of all rounds, which needs eight to
+    ten for the `alpha` of a large model. One counts the rounds in which the challenger has taken half of the
+    incumbent's time or less: with equal kernels that happens in at most `RARELY_TWICE` of them. And from `FEW_ROUNDS`
+    on, rounds that agree with each other are judged as `plainly_faster` does. Like it, this serves to choose.
 
     Args:
         challenger_rounds: The seconds of one kernel, one per round.
@@ -381,7 +385,9 @@ def plainly_faster_beside_load(
         math.comb(len(pairs), count) * RARELY_TWICE**count * (1 - RARELY_TWICE) ** (len(pairs) - count)
         for count in range(half, len(pairs) + 1)
     )
-    return chance <= alpha / 2 or rank(challenger_rounds, incumbent_rounds, alpha / 2)
+    third = alpha / 3
+    agreeing = len(pairs) >= FEW_ROUNDS and plainly_faster(challenger_rounds, incumbent_rounds, third)
+    return agreeing or chance <= third or rank(challenger_rounds, incumbent_rounds, third)
 
 
 # Helpers

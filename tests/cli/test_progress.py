@@ -106,6 +106,7 @@ def test_a_terminal_is_told_at_once_that_tvm_is_loaded(
         pass
     assert capfd.readouterr().err == ""  # no terminal
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "fileno", lambda: 2)
     with loading("tuning m.onnx"):
         assert capfd.readouterr().err == "\rtuning m.onnx: loading TVM, 0 s"
         signal.raise_signal(signal.SIGALRM)

@@ -40,9 +40,9 @@ def test_the_untuned_model_each_of_its_kernels_and_onnxruntime_are_timed(
     found = measure_baseline(residual, builder, target, [feeds], run)
     assert found.model is not None and found.combination == builder.defaults
     assert found.model.run(feeds).keys() == {info.name for info in residual.outputs}
-    assert found.seconds is not None and 0 < found.seconds < 1
+    assert found.seconds is not None and found.seconds > 0
     assert set(builder.defaults) <= set(found.by_task) and all(seconds > 0 for seconds in found.by_task.values())
-    assert found.peer is not None and 0 < found.peer < 1
+    assert found.peer is not None and found.peer > 0
     assert [each.message for each in told] == [
         f"compiling {len(residual.tasks)} kernels with default schedules",
         "timing the untuned model",
@@ -60,10 +60,25 @@ def test_it_is_not_built_if_that_would_take_much_of_the_time_or_of_the_memory(
     monkeypatch.setattr(ModelBuilder, "build", build)
     feeds = random_feeds(residual.inputs)
     short = TuningRun(time.perf_counter(), 0.1, None)
-    assert measure_baseline(residual, builder_of(residual, target), target, [feeds], short).model is None
+    found = measure_baseline(residual, builder_of(residual, target), target, [feeds], short)
+    assert (found.model, found.peer, found.missing) == (None, None, "no time was left")
     monkeypatch.setattr(module, "available_memory", lambda: 2 * residual.constant_bytes)
     long = TuningRun(time.perf_counter(), 600.0, None)
-    assert measure_baseline(residual, builder_of(residual, target), target, [feeds], long).model is None
+    found = measure_baseline(residual, builder_of(residual, target), target, [feeds], long)
+    assert (found.model, found.peer, found.missing) == (None, None, "its weights take much of the memory")
+
+
+@pytest.mark.compiles
+def test_a_default_schedule_that_cannot_be_compiled_does_not_end_the_tuning(
+    residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: object) -> None:
+        raise ModelError("residual: cannot be compiled: LLVM says no")
+
+    monkeypatch.setattr(ModelBuilder, "build", build)
+    run = TuningRun(time.perf_counter(), None, None)
+    found = measure_baseline(residual, builder_of(residual, target), target, [random_feeds(residual.inputs)], run)
+    assert (found.model, found.missing) == (None, "a default schedule cannot be compiled")
 
 
 @pytest.mark.compiles
@@ -75,7 +90,7 @@ def test_nothing_is_timed_while_another_process_measures(
     with closing(MachineLock()) as lock, lock.exclusive():
         run = TuningRun(time.perf_counter(), None, None)
         found = measure_baseline(residual, builder_of(residual, target), target, [feeds], run)
-    assert found.model is not None and found.by_task == {} and found.peer is None
+    assert found.model is not None and (found.seconds, found.by_task, found.peer) == (None, {}, None)
 
 
 def test_a_model_that_onnxruntime_refuses_has_no_peer(residual: Graph) -> None:

@@ -24,7 +24,7 @@ from stormdrop.model.building.fallback import schedule_fallback
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.tuning import latency
+from stormdrop.model.tuning import baseline, latency
 from stormdrop.model.tuning.tuning_run import TuningRun
 from stormdrop.records import open_store
 from stormdrop.report.formatting import json_value
@@ -89,6 +89,7 @@ def test_a_short_tuning_compares_with_the_untuned_model_all_the_same(
 ) -> None:
     """The untuned one is built before the tuning, and only once."""
     measure_with(monkeypatch, Even)
+    monkeypatch.setattr(baseline, "_LOCK_SECONDS", 600.0)  # other tests measure, too
     built: list[dict[int, object]] = []
     real = ModelBuilder.build
 
@@ -110,13 +111,12 @@ def test_a_short_tuning_compares_with_the_untuned_model_all_the_same(
     assert result.untuned is not None and result.speedup is not None and result.speedup.low > 0
     document = result.to_json()
     assert headline(json_value(document)) in repr(result)
-    assert built[0] not in built[2:]
+    assert sum(combination == built[0] for combination in built) == 1 + (built[1] == built[0])
     assert document["phases"]["baseline"] > 0 and all(task["untuned"] for task in document["tasks"])
     first = next(progress for progress in told if progress.kernels)
     assert first.untuned_seconds and first.best_seconds  # before anything was measured
     assert first.trials == 0
-    costs = [each.calls * (each.best_seconds or 0.0) for each in first.kernels]
-    assert max(costs) < 1e-2
+    assert all(each.untuned_seconds and each.best_seconds is None for each in first.kernels)
 
 
 @pytest.mark.parametrize(("seconds", "interrupted"), [(5.0, False), (None, True)])

@@ -76,4 +76,4 @@ def test_a_run_that_takes_longer_than_its_time_says_why(
         run.say_if_late("net")
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == late
-    assert all("of 5.0 s" in line and "records 1.5 s" in line for line in lines)
+    assert all("of 5.0 s: records 1.5 s" in line for line in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -30,14 +31,14 @@ def document(speedup: list[float] | None, *, disturbed: bool = False, **others: 
             document([0.9, 0.85, 0.95]),
             "1.07 ms, slower than untuned (0.85 to 0.95 times as fast); more time may mend it",
         ),
-        (document(None), "1.07 ms; untuned it was not timed, because no time was left"),
+        (document(None), "1.07 ms; the untuned model was not timed"),
         (
-            document(None, disturbed=True),
-            "1.07 ms, measured beside other load; untuned it was not timed, because no time was left",
+            document(None, disturbed=True, not_compared="no time was left"),
+            "1.07 ms, measured beside other load; the untuned model was not timed, because no time was left",
         ),
         (
-            document(None, interrupted=True, peer={"name": "onnxruntime", "seconds": 2e-3}),
-            "1.07 ms; untuned it was not timed, because the tuning was interrupted; onnxruntime took 2 ms",
+            document([math.nan] * 3, peer={"name": "onnxruntime", "seconds": 2e-3}),
+            "1.07 ms; the untuned model was not timed; onnxruntime took 2 ms",
         ),
     ],
 )
@@ -46,8 +47,9 @@ def test_a_headline_compares_or_says_why_not(given: dict[str, Any], said: str) -
 
 
 def test_a_latency_that_is_not_known_is_not_invented() -> None:
-    nothing = {**document(None, interrupted=True), "latency": {"seconds": None, "interval": [None, None]}}
-    assert headline(nothing) == "the latency is not known, because its timing was interrupted"
+    for unknown in (None, math.nan):
+        nothing = {**document(None), "latency": {"seconds": unknown, "interval": [unknown] * 2}}
+        assert headline(nothing) == "the latency is not known, because its timing was interrupted"
 
 
 def test_the_costliest_kernels_that_were_left_are_named_first() -> None:
@@ -59,6 +61,7 @@ def test_the_costliest_kernels_that_were_left_are_named_first() -> None:
         "no trials were left for 6 of 7 kernels: conv5 (25% of the untuned time), conv4 (20%), conv3 (15%), and 3 more"
     )
     assert never_tuned({"tasks": [{**tasks[0], "reason": "no sketch takes it"}]}) is None
+    assert never_tuned({"tasks": [{**tasks[0], "seconds": 1e-5}]}) is None  # an earlier run has tuned it
 
 
 def test_kernels_are_named_by_their_layers() -> None:

@@ -124,8 +124,8 @@ def _table(kernels: Sequence[KernelProgress], rows: int, columns: int) -> Table:
             justify: JustifyMethod = "left" if heading == "state" else "right"
             table.add_column(heading, no_wrap=True, justify=justify, min_width=size)
     for kernel in shown:
-        share = f"{_together(kernel) / total:.1%}" if kernel.best_seconds is not None and total else "-"
-        cells = [str(kernel.calls), kernel.state, str(kernel.trials), seconds(kernel.best_seconds), share]
+        share = f"{_together(kernel) / total:.1%}" if _each(kernel) is not None and total else "-"
+        cells = [str(kernel.calls), kernel.state, str(kernel.trials), seconds(_each(kernel)), share]
         kept = [cell for cell, (heading, _) in zip(cells, _COLUMNS, strict=True) if wide or heading in _NARROW]
         table.add_row(Text(layer_label(kernel.layers, width) or kernel.name), *kept, style=_MARKS.get(kernel.state, ""))
     if len(shown) < len(ordered):
@@ -134,4 +134,9 @@ def _table(kernels: Sequence[KernelProgress], rows: int, columns: int) -> Table:
 
 
 def _together(kernel: KernelProgress) -> float:
-    return kernel.calls * (kernel.best_seconds or 0.0)
+    return kernel.calls * (_each(kernel) or 0.0)
+
+
+def _each(kernel: KernelProgress) -> float | None:
+    """Seconds of a call as far as it is known: tuned, or else untuned."""
+    return kernel.untuned_seconds if kernel.best_seconds is None else kernel.best_seconds

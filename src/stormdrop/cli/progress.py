@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.live import Live
 
+from ..report.layer_label import layer_label
 from .live_display import LiveDisplay
 from .output import say, seconds
 
@@ -39,12 +41,12 @@ def loading(opening: str) -> Iterator[None]:
     if not (main and sys.stderr.isatty() and hasattr(signal, "setitimer")):
         yield
         return
-    begin = time.monotonic()
+    begin, width = time.monotonic(), Console(stderr=True).width - 1
 
     def draw(*_: object) -> None:
+        # The handler of a signal must not write to a buffer that the program may be writing to.
         words = f"{opening}: loading TVM, {time.monotonic() - begin:.0f} s"
-        sys.stderr.write(f"\r{words[: Console(stderr=True).width - 1]}")
-        sys.stderr.flush()
+        os.write(sys.stderr.fileno(), f"\r{words[:width]}".encode(errors="replace"))
 
     before = signal.signal(signal.SIGALRM, draw)
     signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
@@ -150,7 +152,8 @@ def _detail(progress: Progress) -> str:
 def _of_kernel(kernel: KernelProgress, ended: int, kernels: int) -> str:
     """A line about a kernel whose tuning has ended."""
     best = "nothing worked" if kernel.best_seconds is None else f"{seconds(kernel.best_seconds)} x {kernel.calls}"
-    return _with_name(f"done {ended} of {kernels}: {kernel.name}", f"{best}, {kernel.trials} trials")
+    name = layer_label(kernel.layers) or kernel.name
+    return _with_name(f"done {ended} of {kernels}: {name}", f"{best}, {kernel.trials} trials")
 
 
 def _with_name(name: str, rest: str) -> str:

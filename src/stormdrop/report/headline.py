@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +22,11 @@ def headline(document: Mapping[str, Any]) -> str:
         >>> latency = {"seconds": 1e-3, "interval": [1e-3, 1.1e-3], "disturbed": False}
         >>> headline({"latency": latency, "speedup": [2.9, 2.8, 3.0], "peer": {"name": "onnxruntime", "seconds": 2e-3}})
         '1 ms, 2.90 times as fast as untuned (2.80 to 3.00); onnxruntime took 2 ms'
-        >>> headline({"latency": latency, "speedup": None, "interrupted": True})
-        '1 ms; untuned it was not timed, because the tuning was interrupted'
+        >>> headline({"latency": latency, "speedup": None, "not_compared": "no time was left"})
+        '1 ms; the untuned model was not timed, because no time was left'
     """
     latency, peer = document["latency"], document.get("peer")
-    if latency["seconds"] is None:
+    if latency["seconds"] is None or math.isnan(latency["seconds"]):
         return "the latency is not known, because its timing was interrupted"
     words = ascii_time(latency["seconds"]) + _compared(document)
     return words + (f"; {peer['name']} took {ascii_time(peer['seconds'])}" if peer else "")
@@ -34,10 +35,10 @@ def headline(document: Mapping[str, Any]) -> str:
 def _compared(document: Mapping[str, Any]) -> str:
     """How the tuned model compares with the untuned one, as a part of the sentence."""
     speedup, disturbed = document.get("speedup"), document["latency"].get("disturbed")
-    if not speedup or None in speedup:
-        reason = "the tuning was interrupted" if document.get("interrupted") else "no time was left"
-        left = "" if disturbed is None or not disturbed else ", measured beside other load"
-        return f"{left}; untuned it was not timed, because {reason}"
+    if not speedup or any(each is None or math.isnan(each) for each in speedup):
+        reason = document.get("not_compared")
+        because = f", because {reason}" if reason else ""
+        return f"{', measured beside other load' if disturbed else ''}; the untuned model was not timed{because}"
     ratio, low, high = speedup
     between = in_ascii(ratios((low, high)))
     if disturbed:
@@ -64,7 +65,8 @@ def never_tuned(document: Mapping[str, Any]) -> str | None:
         >>> never_tuned({"tasks": []})
     """
     tasks = document["tasks"]
-    left = [task for task in tasks if (task["reason"] or "").startswith(("no time left", "no trials left"))]
+    ended = ("no time left", "no trials left")
+    left = [task for task in tasks if (task["reason"] or "").startswith(ended) and not task.get("seconds")]
     if not left:
         return None
     total = sum(task.get("untuned") or 0.0 for task in tasks)

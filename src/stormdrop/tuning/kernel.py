@@ -164,20 +164,27 @@ class KernelTask:
         machine = f"{target.machine}{self._source_of_constants()}"
         return Problem(workload.key, workload.text, workload.name, target.kind, machine)
 
-    def answered(self, store: Store, trials: int | None, seconds: float | None) -> TuneResult | None:
+    def answered(
+        self, store: Store, trials: int | None, seconds: float | None, disturbed: bool = False
+    ) -> TuneResult | None:
         """The result that the records have for it as a kernel of a model; None if it has to be measured.
 
         Args:
             store: The records.
             trials: The candidates that it can count on; with 0 any finished session of the same spaces will do.
             seconds: The wall seconds that it can count on.
+            disturbed: Whether a session whose last race was disturbed will do, if there is no other one.
         """
-        if next(sufficient(store, self.problem, trials, seconds, shared=True), None) is None:
+        if next(sufficient(store, self.problem, trials, seconds, True, disturbed), None) is None:
             return None  # without fingerprints of its spaces, which take longest
-        reuse = Reuse(resume=self.options.resume, shared=True, starts=False, rival=False)
+        reuse = Reuse(resume=self.options.resume, disturbed=disturbed, shared=True, starts=False, rival=False)
         request = self.request(seconds, clock.perf_counter(), reuse, trials=trials, width=1)
         decision = resolve(request, store)
         return self.result(answered_result(request, store, decision)) if isinstance(decision, Answered) else None
+
+    def was_measured(self, store: Store) -> bool:
+        """Whether the records have a finished session of it, whatever it is worth."""
+        return next(sufficient(store, self.problem, 0, None, True, disturbed=True), None) is not None
 
     def session(
         self,

@@ -38,6 +38,7 @@ class Reuse:
     Args:
         resume: Continue the latest unfinished session.
         answer: Return the result of a finished session that suffices, and measure nothing.
+        disturbed: Let a session whose last race was disturbed answer, too, if no other one does.
         shared: The trials are a kernel's part of a model's; a session that left some of them to others suffices.
         starts: Begin at the results of similar problems.
         rival: Let the best earlier result take part in the last race.
@@ -47,6 +48,7 @@ class Reuse:
 
     resume: bool = False
     answer: bool = True
+    disturbed: bool = False
     shared: bool = False
     starts: bool = True
     rival: bool = True

@@ -46,6 +46,7 @@ class KernelProgress:
         trials: Distinct candidates measured.
         best_seconds: Seconds of a call of the fastest so far; None before anything has worked.
         layers: The names of the layers of the model that its calls compute; see `report.layer_label`.
+        untuned_seconds: Seconds of a call in the model with default schedules; None if that was not timed.
     """
 
     name: str
@@ -54,6 +55,7 @@ class KernelProgress:
     trials: int = 0
     best_seconds: float | None = None
     layers: tuple[str, ...] = ()
+    untuned_seconds: float | None = None
 
 
 @dataclass(frozen=True)

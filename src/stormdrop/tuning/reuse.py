@@ -173,7 +173,7 @@ def _to_resume(request: TuningRequest, store: Store) -> StoredSession | None:
 
 
 def sufficient(
-    store: Store, problem: Problem, trials: int | None, seconds: float | None, shared: bool
+    store: Store, problem: Problem, trials: int | None, seconds: float | None, shared: bool, disturbed: bool = False
 ) -> Iterator[Answered]:
     """The finished sessions that answer a request, if their spaces and their compiler are those of the request.
 
@@ -183,28 +183,33 @@ def sufficient(
         trials: The trials that are asked for; None is no bound.
         seconds: The wall seconds that are asked for.
         shared: Whether the request is a part of a model's.
+        disturbed: Whether a session whose last race was disturbed will do: its times are not reliable.
 
     Yields:
-        Those that converged, then those that had enough, newest first. The trials of the latter are read only then.
+        Those that converged, then those that had enough, then those that were disturbed, each newest first. The trials
+        of the second kind are read only then.
     """
-    others = []
+    others, last = [], []
     for session in _own(store, problem):
         outcome = session.outcome
         assert outcome is not None
         if outcome.extra.get("disturbed"):
-            continue  # something else used the machine during the last race, so its times are not reliable
-        if outcome.converged:
+            last.append(Answered(session, outcome))  # something else used the machine during the last race
+        elif outcome.converged:
             yield Answered(session, outcome)
         else:
             others.append(Answered(session, outcome))
     for other in others:
         if _had_enough(store, other.session, other.outcome, trials, seconds, shared):
             yield other
+    if disturbed:
+        yield from last
 
 
 def _answer(request: TuningRequest, store: Store) -> Answered | None:
     """The finished session that answers the request: one that converged, else the latest that had enough."""
-    found = sufficient(store, request.problem, request.trials, request.seconds, request.reuse.shared)
+    reuse = request.reuse
+    found = sufficient(store, request.problem, request.trials, request.seconds, reuse.shared, reuse.disturbed)
     return next(
         (
             answer

@@ -85,9 +85,9 @@ class KeptMeasurement(Generic[V]):
         if known is not None and not refresh:
             return known
         with contextlib.closing(MachineLock()) as lock, lock.exclusive(deadline):
-            known = self.known()
-            if known is not None and not refresh:  # whoever had the lock before has measured it
-                return known
+            before, known = known, self.known()
+            if known is not None and (not refresh or (known != before and self.undisturbed(known))):
+                return known  # whoever had the lock before has measured it
             stands = _measured[self.path] = self._standing(known, measure())
         with contextlib.suppress(OSError):  # without a folder that can be written, the next process measures again
             keep(self.path, self.write(stands))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..contract import Machine
     from ..cpu import Cpu
 
-_METHOD = 1  # part of the key of what is kept: raise it when what is measured changes
+_METHOD = 2  # part of the key of what is kept: raise it when what is measured changes
 _DISTINCT = 1.25  # times as fast as memory: what is slower than that is no cache worth the name
 _SURELY = 1.5  # times what all caches hold: such an array does not lie in them
 _FARTHEST = 3  # sizes whose median rate is that of memory

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 _COST = 1.4  # seconds, about, of a measurement that nothing disturbs
 _PATIENCE = 4.0  # seconds to wait for undisturbed windows, at most
-_METHOD = 1  # part of the cache's key: raise it when what is measured changes
+_PATIENCE_OF_TUNING = 1.0  # the same at the beginning of a tuning, which measures the caches, too
+_METHOD = 2  # part of the cache's key: raise it when what is measured changes
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,12 @@ def peak_within(target: Machine, seconds: float) -> Peak | None:
 
     if target.stated_limits is not None or not isinstance(target, Cpu) or target.runner:
         return known_peak(target)
+
+    def measure(patience: float) -> Peak:
+        return _measure_in_child(_shape(target, min(patience, _PATIENCE_OF_TUNING)))
+
     try:
-        return _kept(target).within(lambda patience: _measure_in_child(_shape(target, patience)), _COST, seconds)
+        return _kept(target).within(measure, _COST, seconds)
     except (MeasureError, TargetError):  # a tuning does without them
         return known_peak(target)
 
@@ -137,7 +142,7 @@ def _higher(known: Peak, measured: Peak) -> Peak:
 
 
 def _shape(target: Cpu, patience: float) -> dict[str, Any]:
-    return {**shape_of(target), "patience": min(patience, _PATIENCE)}
+    return {**shape_of(target), "patience": patience}
 
 
 def _measure_in_child(shape: Mapping[str, Any]) -> Peak:

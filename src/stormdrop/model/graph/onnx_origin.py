@@ -8,15 +8,16 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time as clock
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata as packages
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import version_converter
 
-from ...errors import ModelError, one_line
+from ...errors import LockTimeout, ModelError, one_line
 from ...ir.relative_error import relative_error
 from ..artifact.onnxruntime_parts import session_of, session_options, sums_saturate
 from ..inputs.ranges import Ranges
@@ -31,7 +32,6 @@ from .origin import Origin, Outputs
 _BYTES = {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"}
 
 _NUDGES = 8  # of the inputs
-_RUNS = 3  # of a timing, at least
 
 _SATURATING = ("LogSoftmax", "Sigmoid", "Softmax")
 _RENAMING = ("DequantizeLinear", "Flatten", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Unsqueeze")
@@ -179,7 +179,13 @@ class OnnxOrigin(Origin):
             raise ModelError(f"onnx.reference does not run the model: {one_line(error)}") from error
         return [dict(zip(names, values, strict=True))], f"onnx.reference {packages.version('onnx')}"
 
-    def seconds(self, feeds: Feeds, cores: int, within: float) -> float | None:
+    def seconds(
+        self,
+        feeds: Feeds,
+        cores: int,
+        within: float,
+        alone: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> float | None:
         """See `Origin`. It has one thread per core and all of its optimisations."""
         try:
             import onnxruntime  # noqa: F401
@@ -191,12 +197,15 @@ class OnnxOrigin(Origin):
         try:
             session = session_of(message, session_options(cores))
             times: list[float] = []
-            session.run(None, dict(feeds))  # loads code and memory
-            end = clock.perf_counter() + within
-            while len(times) < _RUNS or clock.perf_counter() < end:
-                begin = clock.perf_counter()
-                session.run(None, dict(feeds))
-                times.append(clock.perf_counter() - begin)
+            with alone():
+                session.run(None, dict(feeds))  # loads code and memory
+                end = clock.perf_counter() + within
+                while not times or clock.perf_counter() + times[-1] < end:
+                    begin = clock.perf_counter()
+                    session.run(None, dict(feeds))
+                    times.append(clock.perf_counter() - begin)
+        except LockTimeout:
+            raise
         except Exception as error:
             # onnxruntime's exceptions have no base class of their own.
             raise ModelError(f"onnxruntime does not run the model: {one_line(error)}") from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from numpy.typing import NDArray
@@ -46,13 +47,16 @@ class Origin:
         """
         raise NotImplementedError
 
-    def seconds(self, feeds: Feeds, cores: int, within: float) -> float | None:
+    def seconds(
+        self, feeds: Feeds, cores: int, within: float, alone: Callable[[], AbstractContextManager[Any]] = nullcontext
+    ) -> float | None:
         """Seconds of an execution by onnxruntime; None if it does not run such a model, which is the default.
 
         Args:
             feeds: The inputs by name.
             cores: The threads that it may use.
-            within: Wall seconds that the timing may take, besides the start and three executions.
+            within: Wall seconds that the timing may take, besides the start and two executions.
+            alone: Makes the context in which it is timed, when it is loaded.
 
         Raises:
             ModelError: onnxruntime refuses the model.

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 import time as clock
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 from ...errors import LockTimeout, ModelError
 from ...machine.cpu import Cpu
@@ -32,6 +34,7 @@ _PER_KERNEL = 0.1  # CPU seconds, about, that a kernel takes to compile
 _SHARE = 0.25  # of the time that is left: the most that the compilation may be expected to take
 _TIMING = 0.02  # of the time that is left: the most that a timing takes
 _TIMING_SECONDS = 0.5  # of a timing, at most
+_SLOW = 0.05  # of the time that is left: the kernels of a model are not timed if a few rounds take longer
 _LOCK_SECONDS = 0.5  # that the machine is waited for
 _MEMORY = 0.25  # of the memory that is there: the most that the weights may have
 
@@ -45,6 +48,7 @@ class Baseline:
     Attributes:
         model: The model with its default schedules; None if it was not built.
         combination: These schedules.
+        missing: Why it was not built, in words; empty if it was.
         build_seconds: Wall seconds that the build took.
         seconds: Seconds of an execution, at the first size; None if it was not timed.
         by_task: Seconds of all calls of a task in one execution of each size, by the index of the task; empty if the
@@ -54,6 +58,7 @@ class Baseline:
 
     model: CompiledModel | None = None
     combination: Mapping[int, Choice] = field(default_factory=dict)
+    missing: str = ""
     build_seconds: float = 0.0
     seconds: float | None = None
     by_task: Mapping[int, float] = field(default_factory=dict)
@@ -72,16 +77,21 @@ def measure_baseline(
         feeds: The inputs at each of its sizes.
         run: The run of the tuning.
     """
-    expected = _PER_KERNEL * len(graph.tasks) / machine.cores
-    if expected > _SHARE * _left(run) or graph.constant_bytes > _MEMORY * available_memory():
-        return Baseline(peer=_peer(graph, machine, feeds[0], run))
+    if graph.constant_bytes > _MEMORY * available_memory():
+        return Baseline(missing="its weights take much of the memory")
+    if _PER_KERNEL * len(graph.tasks) / machine.cores > _SHARE * _left(run):
+        return Baseline(missing="no time was left")
     run.say(f"compiling {len(graph.tasks)} kernels with default schedules")
     begin = clock.perf_counter()
-    model = builder.build(builder.defaults)
+    try:
+        model = builder.build(builder.defaults)
+    except ModelError as error:  # the tuning finds out which schedule it is
+        _logger.warning("the untuned model: %s", error)
+        return Baseline(missing="a default schedule cannot be compiled", peer=_peer(graph, machine, feeds[0], run))
     taken = clock.perf_counter() - begin
     run.say("timing the untuned model")
     seconds, by_task = _times(model, feeds, run)
-    return Baseline(model, builder.defaults, taken, seconds, by_task, _peer(graph, machine, feeds[0], run))
+    return Baseline(model, builder.defaults, "", taken, seconds, by_task, _peer(graph, machine, feeds[0], run))
 
 
 def _left(run: TuningRun) -> float:
@@ -89,32 +99,36 @@ def _left(run: TuningRun) -> float:
 
 
 def _times(model: CompiledModel, feeds: Sequence[Feeds], run: TuningRun) -> tuple[float | None, dict[int, float]]:
-    """Seconds of an execution at the first size, and those of each task at all sizes."""
+    """Seconds of an execution at the first size, and those of each task at all sizes, alone on the machine."""
     granted = min(_TIMING * _left(run), _TIMING_SECONDS) / len(feeds)
     first, by_task = None, dict[int, float]()
-    with suppress(LockTimeout):  # another process keeps the machine: what is known then, is known
+    try:
         for of_size in feeds:
-            turn = 3 * execution_seconds(model, of_size)
-            first = turn / 3 if first is None else first
-            if FEWEST_ROUNDS * turn > max(granted, _TIMING * _left(run)):
+            with closing(MachineLock()) as lock, lock.exclusive(clock.perf_counter() + _LOCK_SECONDS):
+                once = execution_seconds(model, of_size)
+            first = once if first is None else first
+            if FEWEST_ROUNDS * 3 * once > _SLOW * _left(run):
                 return first, {}
-            measured = profile(model, of_size, rounds_within([turn], granted), clock.perf_counter() + _LOCK_SECONDS)
+            rounds = rounds_within([3 * once], granted)
+            measured = profile(model, of_size, rounds, clock.perf_counter() + _LOCK_SECONDS)
             first = measured.seconds if of_size is feeds[0] else first
-            for index, rounds in seconds_by_task(model, measured).items():
-                by_task[index] = by_task.get(index, 0.0) + sorted(rounds)[len(rounds) // 2]
-        return first, by_task
-    return first, {}
+            for index, times in seconds_by_task(model, measured).items():
+                by_task[index] = by_task.get(index, 0.0) + statistics.median(times)
+    except LockTimeout:  # another process keeps the machine
+        return first, {}
+    return first, by_task
 
 
 def _peer(graph: Graph, machine: Cpu, feeds: Feeds, run: TuningRun) -> float | None:
     """Seconds of an execution by onnxruntime; None if it is not installed, or does not run the model."""
     run.say("timing onnxruntime")
     granted = min(_TIMING * _left(run), _TIMING_SECONDS)
-    try:
-        with closing(MachineLock()) as lock, lock.exclusive(clock.perf_counter() + _LOCK_SECONDS):
-            return origin_of(graph.source).seconds(feeds, machine.cores, granted)
-    except LockTimeout:
-        return None
-    except ModelError as error:  # the verification has said what matters
-        _logger.info("onnxruntime is not timed: %s", error)
-        return None
+    with closing(MachineLock()) as lock:
+        try:
+            alone = partial(lock.exclusive, clock.perf_counter() + _LOCK_SECONDS)
+            return origin_of(graph.source).seconds(feeds, machine.cores, granted, alone)
+        except LockTimeout:
+            return None
+        except ModelError as error:  # the verification has said what matters
+            _logger.info("onnxruntime is not timed: %s", error)
+            return None

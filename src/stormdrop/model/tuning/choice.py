@@ -66,11 +66,12 @@ def choose(
     winners = builder.winners
     first = run.despite_interruption(lambda: builder.build(winners))
     taken = clock.perf_counter() - start
-    untuned = baseline.model if baseline.combination == builder.defaults else None
-    alone = Chosen(first, winners, untuned, [])
+    alone = Chosen(first, winners, baseline.model, [])
     if run.interrupted:
         return alone
     try:
+        # A default that failed has given way to the winner since.
+        untuned = baseline.model if baseline.combination == builder.defaults else None
         combinations = combinations_to_compare(tuned.tasks, winners, builder.defaults)
         left = budget.left_before(CHECKS)
         seconds = sum(execution_seconds(first, of_size) for of_size in feeds)
@@ -91,4 +92,4 @@ def choose(
         run.interrupted = True
         return alone
     replaced = [task.task.name for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
-    return Chosen(model, final, built[1], replaced)
+    return Chosen(model, final, baseline.model or built[1], replaced)

@@ -97,8 +97,8 @@ class ModelResult(CompileResult):
         search: The search.
         seed: Its seed.
         latency: Seconds of one execution, at the first size if there are several.
-        untuned: Seconds with the default schedule of every task, timed in turns with `latency`. None after Ctrl-C, and
-            if no time was left for it.
+        untuned: Seconds with the default schedule of every task, timed in turns with `latency`. None if that model was
+            not built.
         curve: (seconds of tuning, summed seconds of the kernels).
         inside: Tasks whose winner was replaced by another finalist that was faster in the whole model.
         interrupted: Whether Ctrl-C ended the tuning.
@@ -108,6 +108,7 @@ class ModelResult(CompileResult):
         left_out: What was not done because the model runs behind a runner, one sentence each.
         peer: Seconds of an execution by onnxruntime, at the first size, timed for a moment before the tuning; None if
             it is not installed or does not run the model.
+        not_compared: Why there is no `untuned`, in words; empty if there is.
         module: Makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
     """
 
@@ -122,6 +123,7 @@ class ModelResult(CompileResult):
     speedup: Interval | None = None
     foreign: Sequence[PartTime] = ()
     peer: float | None = None
+    not_compared: str = ""
     module: Callable[[], tvm.IRModule] | None = None
     left_out: Sequence[str] = ()
 
@@ -175,6 +177,7 @@ class ModelResult(CompileResult):
             "latency": {**timing(self.latency), "disturbed": self.disturbed},
             "untuned": None if self.untuned is None else timing(self.untuned),
             "speedup": None if self.speedup is None else list(self.speedup),
+            "not_compared": self.not_compared or None,
             "peer": None if self.peer is None else {"name": "onnxruntime", "seconds": self.peer},
             "tasks": [task.to_json() for task in self.tasks],
             "inside": list(self.inside),

@@ -102,6 +102,7 @@ def tune_tasks(
             task.state = Answered(kernel, answer)
     seconds = clock.perf_counter() - begin
     for task, kernel in pending:
+        task.was_measured = not options.fresh and kernel.was_measured(store)
         part_of = PartOf(graph.name, task.task.weight, len(pending))
         task.state = Waiting(dataclasses.replace(kernel, part_of=part_of))
     interrupted, curve = False, []
@@ -109,7 +110,10 @@ def tune_tasks(
         with _Scheduler(graph, tasks, target, options, budget, store, on_progress, site) as scheduler:
             interrupted = scheduler.tune([task for task, _ in pending])
             curve = scheduler.curve
-    for task, _ in pending:
+    for task, kernel in pending:
+        if task.was_measured and isinstance(task.state, Waiting):
+            answer = kernel.answered(store, 0, None, disturbed=True)
+            task.state = task.state if answer is None else Answered(kernel, answer, reason=task.state.reason)
         task.conclude()
     return TunedTasks([task.tuned() for task in tasks], interrupted, curve, seconds)
 
@@ -121,13 +125,13 @@ def recorded_tasks(graph: Graph, target: Cpu, options: TuneOptions, store: Store
         graph: The model.
         target: The machine that the records are of.
         options: How the tasks would be tuned.
-        store: The records. Any finished session answers, however short it was. With None all tasks have their default
-            schedules.
+        store: The records. Any finished session answers, however short it was, and even if something else disturbed
+            its last race. With None all tasks have their default schedules.
     """
     tasks = tasks_of(graph, target, options)
     for task in tasks:
         if task.kernel is not None:
-            answer = None if store is None else task.kernel.answered(store, 0, None)
+            answer = None if store is None else task.kernel.answered(store, 0, None, disturbed=True)
             task.state = Waiting(task.kernel, "default schedule") if answer is None else Answered(task.kernel, answer)
     return TunedTasks([task.tuned() for task in tasks], False, [])
 
@@ -227,9 +231,9 @@ class _Scheduler:
     def _first_round(self, pending: Sequence[ScheduledTask]) -> None:
         """Begins each task, and gives it the part that it is guaranteed."""
         if self._budget.trials is None:
-            # What costs most comes first. Large tasks come last, and the largest of all at the end: a batch of one may
-            # take most of the time, and leave nothing to the others.
-            pending = sorted(pending, key=lambda task: -(task.untuned or 0.0))
+            # What was never measured comes first, and of that what costs most. Large tasks come last, and the largest
+            # of all at the end: a batch of one may take most of the time, and leave nothing to the others.
+            pending = sorted(pending, key=lambda task: (task.was_measured, -(task.untuned or 0.0)))
             pending = sorted(
                 pending, key=lambda task: task.kernel.workload.bytes if task.kernel and task.is_large else 0
             )

@@ -98,12 +98,14 @@ class ScheduledTask:
         state: Where it stands.
         guaranteed: The trials and the seconds that it can count on.
         untuned: Seconds that its calls take in the model with default schedules; None if that was not measured.
+        was_measured: Whether an earlier run has tuned it, though not enough to answer.
     """
 
     task: Task
     state: State
     guaranteed: tuple[int | None, float | None] = (None, None)
     untuned: float | None = None
+    was_measured: bool = False
 
     @property
     def kernel(self) -> KernelTask | None:
@@ -133,14 +135,18 @@ class ScheduledTask:
     @property
     def latency(self) -> float:
         """Seconds that its calls take now, as far as it is known; infinite if it is not."""
+        return self._tuned if self._tuned < math.inf or self.untuned is None else self.untuned
+
+    @property
+    def _tuned(self) -> float:
+        """Seconds that its calls take with what its tuning found; infinite as long as none of its schedules works."""
         match self.state:
             case Answered(result=result) if result.best is not None:
                 return self.task.weight * result.best.seconds
             case Plain():
                 return math.inf
             case Waiting(progress=progress) | Running(progress=progress) | Answered(progress=progress):
-                tuned = math.inf if progress is None else progress.calls * progress.best
-                return tuned if tuned < math.inf or self.untuned is None else self.untuned
+                return math.inf if progress is None else progress.calls * progress.best
 
     @property
     def fastest(self) -> tuple[str, Any] | None:
@@ -185,7 +191,8 @@ class ScheduledTask:
         Args:
             now: Whether it is searched at this moment.
         """
-        best = self.latency / self.task.weight if self.latency < math.inf else None
+        best = self._tuned / self.task.weight if self._tuned < math.inf else None
+        untuned = None if self.untuned is None else self.untuned / self.task.weight
         standing, trials = "plain", 0
         match self.state:
             case Waiting(reason=None):
@@ -194,7 +201,7 @@ class ScheduledTask:
                 standing, trials = "tuning" if now else "paused", session.trials
             case Answered(result=result, progress=progress):
                 standing, trials = "recorded" if progress is None else "done", result.trials
-        return KernelProgress(self.task.name, self.task.weight, standing, trials, best, self.task.layers)
+        return KernelProgress(self.task.name, self.task.weight, standing, trials, best, self.task.layers, untuned)
 
     def tuned(self) -> TunedTask:
         """The task after its tuning."""

@@ -243,9 +243,12 @@ def tune_model_with(
         scheduled = tasks_of(graph, machine, of_kernels, runner_asked=True)
     with run.phase("baseline"):
         before = ModelBuilder(graph, [task.untuned_task() for task in scheduled], machine, of_kernels, {})
-        baseline = Baseline()
-        if not machine.runner and options.sketches in (None, BUILTIN):
+        if machine.runner:
+            baseline = Baseline(missing="it runs elsewhere")
+        elif options.sketches in (None, BUILTIN):
             baseline = measure_baseline(graph, before, machine, feeds, run)
+        else:
+            baseline = Baseline(missing="only the built-in sketches are sure to run")
         run.untuned, run.peer = baseline.seconds, baseline.peer
         for each in scheduled:
             each.untuned = baseline.by_task.get(each.task.index)
@@ -264,7 +267,7 @@ def tune_model_with(
         board = held.enter_context(Board(machine.runner)) if machine.runner else None
         with run.phase("compile"):
             provenance = {**provenance_of(source, shapes, options, tuned, values), **chosen_precision.provenance}
-            builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, board, before.library)
+            builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, board)
             chosen = choose(builder, tuned, budget, feeds, run, baseline)
         # What an interrupted tuning found does not replace an older model, which may be better.
         keeps_older = beside_older(Path(out)) if out is not None and run.interrupted else nullcontext(out)
@@ -308,6 +311,7 @@ def tune_model_with(
         speedup=speedup if untuned else None,
         foreign=foreign,
         peer=baseline.peer,
+        not_compared="" if untuned else baseline.missing,
         sizes=size_results(graph, tuned.tasks, [each.max_error for each in right.by_size], tuned_seconds, untuned),
         module=partial(builder.scheduled, verified.combination),
         left_out=LEFT_OUT if machine.runner else (),

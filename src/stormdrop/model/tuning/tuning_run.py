@@ -22,7 +22,7 @@ _LATE = 1.2
 MODEL = "model about"
 """What the progress of a model says before its estimated latency."""
 
-_ALWAYS = ("import", "verify", "records", "compile")
+_NAMED = 4  # phases
 
 _logger = logging.getLogger(__name__)
 
@@ -108,14 +108,9 @@ class TuningRun:
         taken = clock.perf_counter() - self.begin
         if self.seconds is None or taken <= _LATE * self.seconds:
             return
-        parts = ", ".join(f"{phase} {self.phases.get(phase, 0.0):.1f} s" for phase in _ALWAYS)
-        _logger.warning(
-            "%s: took %.1f s in place of %.1f s, because some of it is always done: %s",
-            name,
-            taken,
-            self.seconds,
-            parts,
-        )
+        longest = sorted(self.phases.items(), key=lambda each: -each[1])[:_NAMED]
+        parts = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in longest)
+        _logger.warning("%s: took %.1f s in place of %.1f s: %s", name, taken, self.seconds, parts)
 
     def say(self, message: str, checking: bool = False) -> None:
         """Tells the user what is done now.
