@@ -134,6 +134,26 @@ def bench() -> dict[str, Any]:
     }
 
 
+def served() -> dict[str, Any]:
+    """The same bench with the throughput and the percentiles of one and of two calls at a time."""
+
+    def service(calls: int, per_second: float, last: float | None) -> dict[str, Any]:
+        known = {"50": 1e-3, "90": 2e-3, "99": last}
+        percentiles = {
+            percent: seconds and {"seconds": seconds, "interval": [0.9 * seconds, 1.1 * seconds]}
+            for percent, seconds in known.items()
+        }
+        rate = {"per_second": per_second, "per_second_interval": [0.9 * per_second, 1.1 * per_second]}
+        ratio = {"ratio": 0.5, "ratio_interval": [0.4, 0.6], "form": HOSTILE, "forms": {HOSTILE: per_second}}
+        return {"at_a_time": calls, "calls": 400, **rate, "percentiles": percentiles, **ratio}
+
+    document = bench()
+    for contender in document["contenders"]:
+        contender["services"] = [service(1, 812.0, 7e-3), service(2, 1234.0, None)]
+    load = {"seconds": 30.0, "calls": [1, 2], "turns": 8, "disturbed": 0.25, "unserved": {HOSTILE: HOSTILE}}
+    return {**document, "load": load}
+
+
 def session(trials: int = 12) -> dict[str, Any]:
     """A finished session, whose every fourth trial failed."""
     config = {"rows": 6, "note": HOSTILE}

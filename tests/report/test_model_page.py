@@ -7,12 +7,13 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from report_documents import HOSTILE, METADATA, NO_KERNEL, bench, kernel, searched, session, tuning
+from report_documents import HOSTILE, METADATA, NO_KERNEL, bench, kernel, searched, served, session, tuning
 
 from stormdrop.errors import InputError
 from stormdrop.report.diagnosis import why_not_faster
 from stormdrop.report.documents import Bench, Tuning, checked
 from stormdrop.report.kernels import kernel_views
+from stormdrop.report.pages.bench_page import bench_page
 from stormdrop.report.pages.model_page import model_page
 from stormdrop.report.pages.records_page import records_page
 from stormdrop.report.pages.session_page import session_page
@@ -67,8 +68,32 @@ def test_it_answers_the_questions() -> None:
     assert "stormdrop bench 'my model.sd'" in text
 
 
+@pytest.mark.parametrize("page", ["model", "bench"])
+def test_percentiles_are_shown_where_they_were_measured(page: str) -> None:
+    def text_of(document: dict[str, Any]) -> str:
+        written = page_of(document) if page == "model" else bench_page(checked(document, Bench, "it"), "bench")
+        return " ".join(Elements(written).text.split())
+
+    measured, not_measured = text_of(served()), text_of(bench())
+    assert "7 ms" in measured and "1234" in measured and "25% of the turns" in measured
+    assert "1stormdrop8120.501 ms2 ms7 ms400" in measured.replace(HOSTILE, "")
+    assert "2stormdrop12340.501 ms2 ms–400" in measured.replace(HOSTILE, "")
+    assert "99%" not in not_measured
+    assert ("stormdrop bench 'my model.sd' --for 30s --json" in not_measured) == (page == "model")
+
+
+def test_the_sketch_in_the_table_leads_to_the_schedule() -> None:
+    elements = Elements(page_of())
+    names = {each.get("id") for _, each in elements.found}
+    leading = [str(each["href"]) for tag, each in elements.found if tag == "a"]
+    schedules = [link for link in leading if link.endswith("-schedule")]
+    assert len(schedules) == 3
+    assert {link.removeprefix("#") for link in leading} <= names
+
+
 def test_every_text_is_shown_as_text() -> None:
     assert_shows_only_text(page_of(bench()))
+    assert_shows_only_text(page_of(served()))
     assert_shows_only_text(session_page(session(), NO_KERNEL, None, "stormdrop report 0123"))
     line = {"id": HOSTILE, "workload_name": HOSTILE, "search": HOSTILE, "machine": HOSTILE, "state": "finished"}
     numbers = {"trials": 3, "failed": 1, "best_seconds": 1e-3, "baseline_seconds": None}

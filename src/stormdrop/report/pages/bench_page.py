@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from .. import formatting
-from ..documents import Bench, Contender
+from ..documents import Bench, Contender, Service
 from ..plots.model_plots import latencies
 from ..plots.style import COLOURS
 from ..plots.svg import Numbering, draw_boxes, plain, plot
@@ -28,7 +28,6 @@ def bench_page(bench: Bench, command: str) -> str:
     numbering, contenders = Numbering(), bench["contenders"]
     entries = [(each["name"], each["seconds"], each["interval"]) for each in contenders]
     said = "; ".join(f"{name} {formatting.time(seconds)}" for name, seconds, _ in entries)
-    services = [(each["name"], service) for each in contenders for service in each.get("services", [])]
     sampled = [each for each in contenders if each.get("samples")]
     return render(
         "bench.html",
@@ -38,9 +37,15 @@ def bench_page(bench: Bench, command: str) -> str:
         plot=numbering.inline(latencies(entries), f"Times of an execution: {said}"),
         boxes=numbering.inline(boxes(sampled), "The times of all rounds of each contender") if sampled else None,
         load=bench.get("load"),
-        services=sorted(services, key=lambda each: each[1]["at_a_time"]),
+        services=services_of(bench),
         command=command,
     )
+
+
+def services_of(bench: Bench) -> list[tuple[str, Service]]:
+    """How each contender served several calls at a time, by the number of calls; empty if that was not measured."""
+    services = [(each["name"], service) for each in bench["contenders"] for service in each.get("services", [])]
+    return sorted(services, key=lambda each: each[1]["at_a_time"])
 
 
 def boxes(contenders: Sequence[Contender]) -> Figure:

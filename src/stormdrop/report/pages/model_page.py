@@ -16,6 +16,7 @@ from ..documents import Bench, Tuning
 from ..kernels import KernelView, kernel_views
 from ..plots.model_plots import latencies, over_time, roofline
 from ..plots.svg import Numbering
+from .bench_page import services_of
 from .page import render
 
 _MOST_OF_ONE = 16_000
@@ -68,6 +69,7 @@ def model_page(
         metadata=metadata,
         digest=digest,
         bench=bench,
+        services=services_of(bench) if bench else [],
         views=views,
         details=_details(views, numbering),
         timed_inside=tuning["profile"] is not None,
@@ -85,6 +87,7 @@ def model_page(
             "tune": None if tuning["command"] is None else f"{tuning['command']} --out {folder}",
             "profile": f"stormdrop run {folder} --profile",
             "bench": f"stormdrop bench {folder} --json > bench.json",
+            "percentiles": f"stormdrop bench {folder} --for 30s --json > bench.json",
             "with_bench": f"stormdrop report {folder} --bench bench.json --out report.html",
             "run": f"stormdrop run {folder} --digest {digest}",
             "limits": "stormdrop doctor --refresh",
