@@ -63,8 +63,22 @@ class _Command(typer.core.TyperCommand):
         super().format_epilog(ctx, formatter)
 
 
+_SHORT = {
+    "quantize": "Quantise an ONNX model: to bytes, or its weights alone.",
+    "bench": "Time an operator or a model beside its peers.",
+    "compare": "Compare searches side by side.",
+    "landscape": "Draw the times over two knobs, and the path of a search.",
+    "report": "Write one HTML page of what a tuning found and why.",
+    "dashboard": "Show the records in a browser, live.",
+    "operators": "List the operators with their arguments.",
+    "doctor": "Show what this machine offers, and what is installed.",
+    "cache": "Show or clear the compiled graphs of torch.compile.",
+    "fleet": "Show the machines of a fleet.",
+}
+"""What the list of commands says of those whose first sentence is too long for it."""
+
 for _name, _command in _COMMANDS.items():
-    app.command(_name, cls=_Command)(_command)
+    app.command(_name, cls=_Command, short_help=_SHORT.get(_name))(_command)
 app.add_typer(database.app, name="db")
 
 # The base class of what typer raises for bad usage. Versions of typer have it in different places.

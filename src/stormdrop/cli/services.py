@@ -112,7 +112,7 @@ def print_services(services: Sequence[tuple[str, Mapping[str, Any]]], disturbed:
         spare=("95% interval", "calls"),
     )
     if any(known is None for _, entry in services for known in entry["percentiles"].values()):
-        print(
+        output.line(
             "a percentile is left out where too few calls know it: the 99th needs 368, the 90th 36; give a longer --for"
         )
     for name, entry in ordered:
@@ -120,9 +120,11 @@ def print_services(services: Sequence[tuple[str, Mapping[str, Any]]], disturbed:
             others = ", ".join(
                 f"{form}: {rate:.4g}/s" for form, rate in entry["forms"].items() if form != entry["form"]
             )
-            print(f"{name} with {entry['at_a_time']} calls at a time is best with {entry['form']}; {others}")
+            output.line(f"{name} with {entry['at_a_time']} calls at a time is best with {entry['form']}; {others}")
     if disturbed:
-        print(f"something else used the machine in {disturbed:.0%} of the turns: the percentiles have its part in them")
+        output.line(
+            f"something else used the machine in {disturbed:.0%} of the turns: the percentiles have its part in them"
+        )
 
 
 def _interval(pair: Sequence[float]) -> str:
