@@ -182,6 +182,12 @@ def test_trials_as_csv_and_json(dashboard: TestClient, path: Path) -> None:
     assert [trial["position"] for trial in own] == [2, 1, 0]
 
 
+@pytest.mark.parametrize("after", ["1.1", "0.0", f"{10**23}.1", f"1.{10**23}", "-1.2", "x.y", "1", "", "\u0661.1"])
+def test_any_place_to_go_on_at_is_answered(dashboard: TestClient, after: str) -> None:
+    text(dashboard, f"/trials?after={after}")
+    text(dashboard, f"/sessions?page={after}")
+
+
 def test_what_is_not_there(dashboard: TestClient) -> None:
     for address in ("/none", "/sessions/none", "/sessions/none/trials.csv", "/trials.xml", "/model?name=none"):
         assert "There is no such page." in text(dashboard, address, 404)

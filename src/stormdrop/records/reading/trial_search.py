@@ -22,6 +22,7 @@ from .session_lines import SessionFilter, conditions
 _ROWS = 40_000
 """Trials that one page reads at most: about a tenth of a second."""
 
+_MOST_DIGITS = 18  # of a number that every database holds
 _FIRST_WINDOW = 4  # times as many trials as a page holds
 _GROWTH = 8
 
@@ -81,8 +82,8 @@ class Cursor:
     def parse(cls, text: str) -> Cursor | None:
         """The inverse of `str`. None if the text is none."""
         session, dot, position = text.partition(".")
-        digits = session.isascii() and session.isdigit() and position.isascii() and position.isdigit()
-        return cls(int(session), int(position)) if dot and digits and len(text) < 40 else None
+        digits = all(part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in (session, position))
+        return cls(int(session), int(position)) if dot and digits else None
 
 
 @dataclass(frozen=True)
