@@ -1,16 +1,12 @@
-"""Pages in a real browser: no error in its console, nothing wider than the screen, nothing that is loaded.
-
-If AXE names the file axe.min.js of
-axe-core, no page may have a serious accessibility fault.
-"""
+"""Pages in a real browser: no error in its console, nothing wider than the screen, nothing that is loaded."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from looking import look
 from report_documents import METADATA, NO_KERNEL, bench, session, tuning
 
 from stormdrop.cli import run
@@ -20,13 +16,6 @@ from stormdrop.report.pages.model_page import model_page
 from stormdrop.report.pages.session_page import session_page
 
 pytestmark = pytest.mark.long
-
-_AXE = os.environ.get("AXE")
-_FAULTS = """
-const done = arguments[arguments.length - 1];
-axe.run().then((found) => done(found.violations.filter((each) => ["serious", "critical"].includes(each.impact))
-  .map((each) => each.id + ": " + each.nodes[0].html)));
-"""
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +39,17 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", ["model", "bench", "session", "comparison", "landscape"])
 def test_a_page(name: str, browser: Any, pages: dict[str, Path]) -> None:
-    for width, mode in ((1100, "light"), (390, "dark")):
-        media = {"features": [{"name": "prefers-color-scheme", "value": mode}]}
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        browser.get(pages[name].as_uri())
-        assert browser.get_log("browser") == []
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    for width, mode in ((1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")):
+        look(browser, pages[name].as_uri(), width, mode)
         assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
-        background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
-        assert (background == "rgb(255, 255, 255)") == (mode == "light")
-        if _AXE:
-            browser.execute_script(Path(_AXE).read_text())
-            assert browser.execute_async_script(_FAULTS) == []
+
+
+def test_a_link_opens_the_kernel_at_its_schedule(browser: Any, pages: dict[str, Path]) -> None:
+    opened = "return document.getElementById(arguments[0]).closest('details').open"
+    browser.get(pages["model"].as_uri())
+    assert not browser.execute_script(opened, "kernel-2-schedule")
+    browser.find_element("css selector", "a[href='#kernel-2-schedule']").click()
+    assert browser.execute_script(opened, "kernel-2-schedule")
 
 
 def test_the_surface_turns(browser: Any, pages: dict[str, Path]) -> None:

@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from looking import look
 from records_to_show import HOSTILE, database, opened, worked
 
 import stormdrop
 from stormdrop.records import open_store
+from stormdrop.records.reading.reader import RecordsReader
+from stormdrop.records.reading.session_lines import SessionFilter
+from stormdrop.report.traces.announcement import announced
 
 pytestmark = pytest.mark.long
 _PATIENCE = 15.0  # seconds
@@ -41,6 +45,18 @@ def address(path: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(timeout=20)
+
+
+def test_every_page_can_be_read(address: str, browser: Any, path: Path) -> None:
+    reader = RecordsReader(path)
+    first, second, *_ = (line.id for line in reader.sessions(SessionFilter()))
+    reader.close()
+    model = "model?name=small+net&machine=a+CPU,+2+cores"
+    pages = ["", "sessions", f"sessions/{first}", "models", model, "trials", "machines", "difference"]
+    with announced("a model whose file has a name that is far too long for a narrow screen.onnx", 60.0, 30):
+        for page in (*pages, f"difference?a={first}&b={second}"):
+            for width, mode in ((1280, "light"), (400, "dark")):
+                look(browser, f"{address}{page}", width, mode)
 
 
 def test_the_best_time_falls_without_reloading(address: str, browser: Any, path: Path) -> None:
