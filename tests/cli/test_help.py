@@ -49,6 +49,15 @@ def test_every_command_has_examples_that_can_be_written(capfd: pytest.CaptureFix
             command.make_context(name, words)  # raises for an unknown option or a missing argument
 
 
+def test_no_help_is_wider_than_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("", "db", *all_commands()):
+        lines = output_of(capfd, *name.split(), "--help").splitlines()
+        assert [line for line in lines if len(line) > 80] == []
+        listed = lines[lines.index("Commands:") :] if "Commands:" in lines else []
+        assert [line for line in listed if line.endswith("...")] == []  # a sentence that the list cuts
+
+
 def test_the_help_of_tune_op_describes_the_operators_without_loading_tvm() -> None:
     program = "import sys; from stormdrop.cli import run; run(['tune-op', '--help']); assert 'tvm' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())

@@ -12,19 +12,19 @@ from pathlib import Path
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "tune": (
         "stormdrop tune resnet50.onnx --time 3m --out resnet50.sd",
-        "stormdrop tune bert.onnx --shape input_ids=1x128 --shape attention_mask=1x128",
+        "stormdrop tune bert.onnx --shape input_ids=1x128,attention_mask=1x128",
         "stormdrop tune resnet50.onnx --time 3m --resume",
         "stormdrop tune resnet50.onnx --time 3m --log tune.jsonl --trace trace.json",
     ),
     "tune-op": (
         "stormdrop tune-op matmul m=512 n=512 k=512 --time 15s",
-        "stormdrop tune-op conv2d n=1 h=56 w=56 ci=64 co=64 kh=3 kw=3 pad=1 --show schedule",
+        "stormdrop tune-op conv2d n=1 h=8 w=8 ci=64 co=64 kh=3 kw=3 --show schedule",
         "stormdrop tune-op softmax m=512 n=1024 --search droplet --trials 100 --json",
         "stormdrop tune-op matmul m=512 n=512 k=512 --fleet ray://head:10001",
     ),
     "compile": ("stormdrop compile resnet50.onnx --out resnet50.sd",),
     "quantize": (
-        "stormdrop quantize resnet50.onnx --data images.npz --per-channel --out resnet50.int8.onnx",
+        "stormdrop quantize resnet50.onnx --data images.npz --per-channel",
         "stormdrop quantize gpt2.onnx --weights-only 4 --out gpt2.int4.onnx",
     ),
     "run": (
@@ -37,8 +37,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "stormdrop bench matmul m=512 n=512 k=512",
     ),
     "compare": (
-        "stormdrop compare matmul m=64 n=64 k=64 --search storm,random --seeds 3 --trials 50",
-        "stormdrop compare space.json --search droplet,droplet:preset=paper --out plots",
+        "stormdrop compare matmul m=64 n=64 k=64 --search storm,random --seeds 3",
+        "stormdrop compare space.json --search droplet,droplet:preset=paper",
     ),
     "landscape": ("stormdrop landscape analytic:lrw --knobs h,w --search droplet",),
     "report": (

@@ -19,7 +19,7 @@ BITS = (4, 8)
 
 
 @operator(
-    "a fully connected layer with weights of 4 or 8 bits and data of floats",
+    "a fully connected layer with weights of 4 or 8 bits",
     "m=4 n=64 k=96 bits=4 group=32 zero_points=1 bias=1",
     act=tuple(ACTIVATIONS),
 )

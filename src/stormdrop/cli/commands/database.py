@@ -84,7 +84,7 @@ def export(
         output.line(f"{count} sessions written to {path}")
 
 
-@app.command("import", epilog=epilog("db import"))
+@app.command("import", epilog=epilog("db import"), short_help="Take in the records of a file.")
 def import_(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `db export` wrote.")],
     trusted: TrustedOption = False,
