@@ -87,6 +87,7 @@ def test_of_a_session(database: Path, tmp_path: Path, capfd: pytest.CaptureFixtu
     assert session["id"] in text
     assert "stormdrop tune-op matmul m=32 n=32 k=32" in text
     assert "prim_func" in text
+    assert "Its steps" in text and "\nloops\n" in text
 
 
 def test_of_all_records(database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

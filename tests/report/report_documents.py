@@ -204,4 +204,7 @@ def session(trials: int = 12) -> dict[str, Any]:
     }
 
 
-NO_KERNEL: dict[str, Any] = {"flops": None, "bytes": None, "limits": None, "tir": None, "reason": HOSTILE}
+NO_KERNEL: dict[str, Any] = {
+    **dict.fromkeys(("flops", "bytes", "limits", "tir", "steps")),
+    "reason": HOSTILE,
+}

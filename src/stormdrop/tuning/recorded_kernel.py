@@ -12,7 +12,9 @@ from ..ir.workload import Workload
 from ..machine.cpu import Cpu
 from ..machine.limits.peak import Peak, known_peak
 from ..records import StoredSession
+from ..sketches.contract import Variant
 from ..sketches.registry import SOURCES, sketches_for
+from ..sketches.steps import steps
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class RecordedKernel:
         limits: The limits of the machine that it was tuned on; None unless that is this machine and they are known.
         tir: The TensorIR of its best schedule; None if it cannot be made.
         reason: Why it cannot be made; empty if it can.
+        steps: What this schedule does, in lines; None if it cannot be made.
     """
 
     flops: float
@@ -32,6 +35,7 @@ class RecordedKernel:
     limits: Peak | None
     tir: str | None
     reason: str = ""
+    steps: str | None = None
 
 
 def recorded_kernel(session: StoredSession) -> RecordedKernel:
@@ -53,12 +57,13 @@ def recorded_kernel(session: StoredSession) -> RecordedKernel:
     if outcome is None:
         return RecordedKernel(workload.flops, workload.bytes, limits, None, "the session has no result yet")
     if outcome.sketch is None or outcome.config is None:
-        return RecordedKernel(workload.flops, workload.bytes, limits, None, "no candidate has worked")
+        return RecordedKernel(workload.flops, workload.bytes, limits, None, "it has no best schedule")
     try:
-        tir = _scheduled(workload, here, outcome.sketch, outcome.config, session.setting.sketches)
+        variant = _scheduled(workload, here, outcome.sketch, outcome.config, session.setting.sketches)
     except StormdropError as error:
         return RecordedKernel(workload.flops, workload.bytes, limits, None, one_line(error))
-    return RecordedKernel(workload.flops, workload.bytes, limits, tir)
+    tir = str(variant.main.script())
+    return RecordedKernel(workload.flops, workload.bytes, limits, tir, steps=steps(variant))
 
 
 def _workload(name: str, text: str) -> Workload:
@@ -75,10 +80,10 @@ def _workload(name: str, text: str) -> Workload:
 
 def _scheduled(
     workload: Workload, target: Cpu, sketch: str, config: Mapping[str, Any], fingerprints: Mapping[str, str]
-) -> str:
+) -> Variant:
     for source in SOURCES:
         for candidate, space in sketches_for(workload, target, source):
             if space.name == sketch and space.fingerprint == fingerprints.get(sketch):
                 checked = space.config(space.point(config))  # records may be anybody's
-                return str(candidate.apply(workload, target, checked).main.script())
+                return candidate.apply(workload, target, checked)
     raise UnsupportedFunction(f"the sketch {sketch} has changed since")

@@ -151,7 +151,7 @@ def _kernel(session: StoredSession) -> dict[str, Any]:
     try:
         return asdict(recorded_kernel(session))
     except (OperatorError, UnsupportedFunction) as error:
-        return {"flops": None, "bytes": None, "limits": None, "tir": None, "reason": str(error)}
+        return {"flops": None, "bytes": None, "limits": None, "tir": None, "steps": None, "reason": str(error)}
 
 
 def _repeat(document: Mapping[str, Any]) -> str | None:

@@ -35,7 +35,7 @@ def session_page(session: Document, kernel: Document, repeat: str | None, report
     Args:
         session: The document of the session with its trials (`records.reading.session_document`).
         kernel: What is known of its kernel: `flops`, `bytes`, `limits` (None if unknown), the `tir` of its best
-            schedule, and the `reason` why there is none.
+            schedule and its `steps`, and the `reason` why there are none.
         repeat: The command that tunes it again; None if no command can.
         report: The command that makes this page.
 
