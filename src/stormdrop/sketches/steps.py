@@ -6,6 +6,7 @@ The steps are read off the scheduled function, so they are those of every sketch
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 import tvm
@@ -14,6 +15,7 @@ from tvm.ir import Call
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.s_tir import transform
+from tvm.target import codegen
 from tvm.tirx import AllocBuffer, AttrStmt, BufferStore, Evaluate, For, ForKind, IfThenElse, PrimFunc, SeqStmt
 
 from ..errors import UnsupportedFunction
@@ -28,7 +30,7 @@ _KINDS = {
 }
 
 _SCOPES = {
-    "local": "in registers",
+    "local": "in registers or on the stack",
     "shared": "in shared memory",
     "shared.dyn": "in shared memory",
     "wmma.accumulator": "in fragments of tensor cores",
@@ -57,11 +59,12 @@ def steps(variant: Variant) -> str:
     function = _plain(variant.main)
     lines += _splits(function)
     lines += ["loops"]
-    for count, line in enumerate(_loops(function.body, "  ")):
+    for count, (line, equal) in enumerate(groupby(_loops(function.body, "  "))):
         if count == _MOST_STATEMENTS:
             lines.append("  ... and more; --show tir shows all of it")
             break
-        lines.append(line)
+        times = sum(1 for _ in equal)
+        lines.append(f"{line}  ({times} times)" if times > 1 else line)
     return "\n".join(lines)
 
 
@@ -198,6 +201,8 @@ def _allocation(buffer: Any) -> str:
 
 def _called(call: Call) -> str:
     name = str(getattr(call.op, "name", call.op)).removeprefix("tirx.").removeprefix("tir.")
+    if name in {"call_llvm_intrin", "call_llvm_pure_intrin"}:
+        name = codegen.llvm_get_intrinsic_name(int(call.args[0]))
     return f"calls {name}"
 
 
