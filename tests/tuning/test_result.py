@@ -14,6 +14,7 @@ from stormdrop.errors import UnsupportedFunction
 from stormdrop.machine.limits.peak import Peak
 from stormdrop.measure.contract import Measurer
 from stormdrop.records import open_store
+from stormdrop.report.traces.announcement import Run, runs_at_work
 from stormdrop.space import Ordinal, Space
 from stormdrop.trial import Candidate, Measurement, Request, Status
 from stormdrop.tuning.kernel import KernelTask
@@ -85,6 +86,16 @@ def test_a_result_says_that_it_was_disturbed() -> None:
         quiet, disturbed = (tune_replayed(store, each, trials=6, fresh=True) for each in (Counting(), Disturbed()))
     assert "disturbed" not in repr(quiet)
     assert "during the last race: no speed-up is claimed" in repr(disturbed)
+
+
+def test_the_dashboard_knows_a_tuning_that_python_began() -> None:
+    runs: list[Run] = []
+    with open_store("sqlite://") as store:
+        tune_replayed(store, Counting(), trials=6, on_progress=lambda _: runs.extend(runs_at_work()))
+    assert {run.what for run in runs} == {WORKLOAD.name}
+    assert {run.budget_trials for run in runs} == {6}
+    assert runs[-1].phase == "searching"
+    assert runs_at_work() == []
 
 
 def measured_too_late(*_: Any, **__: Any) -> None:
