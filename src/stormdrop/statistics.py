@@ -284,7 +284,7 @@ def percentile_interval(samples: Sequence[float], percent: float, confidence: fl
 
     Example:
         >>> percentile_interval(range(1000), 90)
-        Interval(estimate=899.1, low=880, high=917)
+        Interval(estimate=899.1, low=880, high=918)
         >>> percentile_interval(range(367), 99) is None
         True
     """

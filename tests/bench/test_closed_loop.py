@@ -32,7 +32,7 @@ def test_callers_call_at_the_same_time(threads: ThreadPoolExecutor) -> None:
     assert most == 4
     assert min(times.seconds) >= 0.01
     assert times.rate <= 400
-    assert times.rate == pytest.approx(4 / (sum(times.seconds) / len(times.seconds)), rel=0.2)  # Little's law
+    assert times.rate == pytest.approx(4 / (sum(times.seconds) / len(times.seconds)), rel=0.5)  # Little's law
 
 
 def test_a_single_caller_is_the_calling_thread(threads: ThreadPoolExecutor) -> None:

@@ -67,7 +67,7 @@ def test_contenders_serve_in_turns_and_the_best_form_counts() -> None:
     assert theirs[1].form == "quick" and theirs[1].ratio is None
     assert set(theirs[1].forms) == {"quick", "slow"}
     assert theirs[1].forms["quick"] > 1.5 * theirs[1].forms["slow"]
-    assert 200 < theirs[1].per_second <= 500
+    assert theirs[1].calls >= 10 and theirs[1].per_second <= 500
     assert 0.0 <= services.disturbed <= 1.0
 
 

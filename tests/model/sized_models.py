@@ -46,3 +46,9 @@ def summed_model() -> onnx.ModelProto:
     nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("ReduceSum", ["r", "axes"], ["y"], keepdims=0)]
     axes = numpy_helper.from_array(np.array([0]), "axes")
     return make_model(nodes, {}, {"x": ("N", 16)}, {"y": (16,)}, extra=[axes])
+
+
+def scaled_model() -> onnx.ModelProto:
+    """Divides by the largest element of all rows, as a quantisation does. Rows of small numbers rarely show that."""
+    nodes = [helper.make_node("ReduceMax", ["x"], ["m"], keepdims=1), helper.make_node("Div", ["x", "m"], ["y"])]
+    return make_model(nodes, {}, {"x": ("N", 16)}, {"y": ("N", 16)})

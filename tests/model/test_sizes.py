@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from foreign_models import gelu_inside
-from sized_models import centred_model, counting_model, pooled_model, summed_model
+from sized_models import centred_model, counting_model, pooled_model, scaled_model, summed_model
 from tiny_models import make_model
 
 from stormdrop.errors import InputError, ModelError
@@ -116,7 +116,9 @@ def test_fewer_rows_run_by_the_next_larger_size(model: CompiledModel) -> None:
         np.testing.assert_allclose(part, whole[:rows], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("source", [centred_model, counting_model, summed_model], ids=lambda source: source.__name__)
+@pytest.mark.parametrize(
+    "source", [centred_model, counting_model, scaled_model, summed_model], ids=lambda source: source.__name__
+)
 def test_rows_that_depend_on_each_other_are_not_padded(source: Any) -> None:
     model = compiled(source(), {"x": ((2, 4), 16)})
     assert model.metadata.batched == ()
