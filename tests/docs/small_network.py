@@ -41,3 +41,22 @@ def save_small_product(path: Path) -> None:
         [numpy_helper.from_array(weights, "w")],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def save_small_words(path: Path) -> None:
+    """Writes a table of words as an ONNX file: `ids` and a `mask` of open length in, and `y`, a row for each word."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["words"]),
+        helper.make_node("Cast", ["mask"], ["kept"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["kept", "last"], ["weights"]),
+        helper.make_node("Mul", ["words", "weights"], ["y"]),
+    ]
+    table = np.random.default_rng(0).normal(size=(50, 8)).astype("float32")
+    graph = helper.make_graph(
+        nodes,
+        "words",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, (1, "length")) for name in ("ids", "mask")],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, "length", 8))],
+        [numpy_helper.from_array(table, "table"), numpy_helper.from_array(np.array([2]), "last")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)

@@ -14,7 +14,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from pages import PACKAGE
 from small_budgets import small_budget
-from small_network import save_small_network, save_small_product
+from small_network import save_small_network, save_small_product, save_small_words
 
 import stormdrop as sd
 from stormdrop.tuning.options import TuneOptions
@@ -73,6 +73,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the models of the examples, one of them before and after its tuning."""
     folder = tmp_path_factory.mktemp("models")
     save_small_product(folder / "bert.onnx")
+    save_small_words(folder / "words.onnx")
     save_small_network(folder / "resnet50.onnx", image="data")
     sd.tune_model(folder / "resnet50.onnx", trials=4, out=folder / "resnet50.sd")
     return folder

@@ -45,10 +45,14 @@ class PaddedModel:
 
     Example:
         ```python
+        import numpy as np
         from stormdrop.model import PaddedModel
 
-        model = PaddedModel(stormdrop.load("bert.sd"), mask="mask")     # sizes of 32, 64 and 128 words
-        y = model.run({"ids": ids, "mask": np.ones_like(ids)})          # 100 words
+        sizes = (1, (32, 64, 128))
+        model = stormdrop.compile_model("words.onnx", shapes={"ids": sizes, "mask": sizes})
+        ids = np.ones((1, 100), "int64")
+        y = PaddedModel(model, mask="mask").run({"ids": ids, "mask": np.ones_like(ids)})["y"]
+        assert y.shape[1] == 100
         ```
     """
 
