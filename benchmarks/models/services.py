@@ -49,7 +49,7 @@ def main() -> None:
     campaign = Campaign(OUT / f"{_NAME}.jsonl", host, options)
     print(f"{host['cpu']}, {host['cores']} cores, {host['versions']}")
     names = [*options.models, *(name for name in _BATCHED if name == "dense" or find_spec("torchvision"))]
-    setting = {"time": options.time, "for": options.seconds}
+    setting = {"time": options.time, "for": options.seconds, "calls": options.calls}
     for name in names if not options.show else ():
         entry = campaign.known({"name": name}, setting) or {"name": name, **setting}
         for step, work in steps(name, options):

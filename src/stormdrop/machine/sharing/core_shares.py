@@ -77,7 +77,7 @@ class CoreShares:
             alone = len(self._shares) == 1  # as nearly always: the shares need not be added up
             free = self._cores if alone else self._free_for(call) or self._wait(call)
             self._shares[call] = share = min(most, free, max(1, self._cores // len(self._shares)))
-            if share < free:
+            if self._since and share < free:
                 self._freed.notify_all()  # the next one that waits was not the first when it looked
             return share
 
