@@ -104,6 +104,7 @@ MIX: dict[str, tuple[Any, Any, Any]] = {
         {},
         {"flat": [-1, 8]},
     ),
+    "all rows twice": ([node("Tile", "x twice", "y")], {}, {"twice": [2, 1, 1]}),
     "words of a row that become rows": ([node("Reshape", "x shape", "y")], {}, {"shape": [6, ROWS, 8]}),
     "rows along another axis at the end": ([node("Transpose", "x", "y", perm=[1, 0, 2])], {}, {}),
 }

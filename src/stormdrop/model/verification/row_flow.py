@@ -59,19 +59,15 @@ def prove_rows(graph: Graph, names: Sequence[str], rows: int) -> None:
         NotProven: It cannot be proven.
     """
     main, functions = graph.mod["main"], _Kernels(graph, rows)
-    flows: dict[Any, Any] = {
-        parameter: Rows(0, 1) if info.name in names else None
-        for parameter, info in zip(main.params, graph.inputs, strict=False)
-    }
+    flows: dict[Any, Any] = dict.fromkeys(main.params)
+    for parameter, info in zip(main.params, graph.inputs, strict=False):
+        flows[parameter] = Rows(0, 1) if info.name in names else None
     for binding in bindings_of(main):
         flows[binding.var] = _flow_of(binding.value, flows, functions, rows)
-    for flow in _all_of(_flow_of(main.body.body, flows, functions, rows)):
-        if flow is not None and flow != Rows(0, 1):
-            raise NotProven(f"the rows of an output are along axis {flow.axis}")
-
-
-def _all_of(flow: Any) -> list[Any]:
-    return list(flow) if isinstance(flow, list) else [flow]
+    results = _flow_of(main.body.body, flows, functions, rows)
+    for info, flow in zip(graph.outputs, results if isinstance(results, list) else [results], strict=True):
+        if flow is not None and (flow != Rows(0, 1) or info.shape[0] != rows):
+            raise NotProven(f"output {info.name} has its rows elsewhere than along its first axis, or several times")
 
 
 def _flow_of(value: Any, flows: Mapping[Any, Any], kernels: _Kernels, rows: int) -> Any:
@@ -87,7 +83,7 @@ def _flow_of(value: Any, flows: Mapping[Any, Any], kernels: _Kernels, rows: int)
     if calls_kernel(value):
         arguments = [_flow_of(argument, flows, kernels, rows) for argument in value.args[1].fields]
         results = kernels.flows(value.args[0].name_hint, tuple(arguments), _integers(value.args[1].fields))
-        return results[0] if len(results) == 1 else results
+        return results if hasattr(value.ty, "fields") else results[0]
     if operator_name(value) in VIEWS:
         return _viewed(value, _flow_of(value.args[0], flows, kernels, rows), rows)
     if part_index(value) is not None:
@@ -100,7 +96,7 @@ def _flow_of_part(value: Any, rows: int) -> Any:
     results = list(getattr(value.ty, "fields", [value.ty]))
     if not all(result.shape is not None and len(result.shape) and int(result.shape[0]) == rows for result in results):
         raise NotProven("a part that onnxruntime runs makes something without rows")
-    return [Rows(0, 1) for _ in results] if len(results) > 1 else Rows(0, 1)
+    return [Rows(0, 1) for _ in results] if hasattr(value.ty, "fields") else Rows(0, 1)
 
 
 def _integers(arguments: Sequence[Any]) -> dict[int, Any]:
