@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -26,6 +27,7 @@ from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact import onnxruntime_parts
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.artifact_files import METADATA
+from stormdrop.model.artifact.onnxruntime_parts import FUNCTION
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.converters import recurrent
@@ -71,6 +73,8 @@ def test_compiling_names_the_parts_that_onnxruntime_runs() -> None:
     result = compile_model_with(gelu_inside(), None, TuneOptions(fresh=True))
     (part,) = result.to_json()["foreign"]
     assert part["nodes"] == sum(part["operators"].values()) >= 1 and part["reason"]
+    inside = [layer["operator"] for layer in result.to_json()["layers"] if f"{FUNCTION}0" in layer["kernels"]]
+    assert Counter(f"com.microsoft.{operator}" for operator in inside) == part["operators"]
 
 
 @pytest.mark.parametrize("make", MAKERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,8 +82,9 @@ def test_a_layer_that_no_schedule_computes_right_is_named(
 ) -> None:
     measure_with(monkeypatch, Even)
     coarse_schedules(monkeypatch, "matmul", always=True)
-    with open_store("sqlite://") as store, pytest.raises(ModelError, match=r"no other schedule of \S*matmul") as caught:
+    with open_store("sqlite://") as store, pytest.raises(ModelError) as caught:
         tune_model(seed_weights(residual_model(), seed=1), target=target, trials=6, store=store, out=tmp_path / "m.sd")
+    assert re.search(r"no other schedule of \S*matmul\S* \(gemm\) is right", str(caught.value))
     assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
 
 

@@ -57,6 +57,10 @@ def test_a_task_that_cannot_be_measured_becomes_a_fallback(
     (entry,) = [task for task in document["tasks"] if task["reason"] and "expected output" in task["reason"]]
     assert "cannot be measured: the expected output cannot be computed" in entry["reason"]
     assert entry["name"] in document["fallbacks"]
+    assert {layer["name"]: layer["kernels"] for layer in document["layers"] if entry["name"] in layer["kernels"]} == {
+        name: [entry["name"]] for name in entry["layers"]
+    }
+    assert [layer["name"] for layer in document["layers"] if not layer["kernels"]] == ["dropout", "flatten"]
     assert document["verified"]["max_error"] < 1e-4 and document["replaced"] == []
     assert isinstance(document["latency"]["disturbed"], bool)
     assert (tmp_path / "m.sd").exists()

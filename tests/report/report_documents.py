@@ -71,8 +71,17 @@ def tuning(**changes: Any) -> dict[str, Any]:
         "untuned": {"seconds": 2e-3, "interval": [1.9e-3, 2.1e-3]},
         "speedup": [2.0, 1.8, 2.2],
         "verified": {"max_error": 1e-6, "against": HOSTILE},
-        "tasks": [{"name": name, "weight": 1, "reason": None} for name in ("small", f"large {HOSTILE}")]
-        + [{"name": "plain", "weight": 2, "reason": HOSTILE}],
+        "tasks": [
+            {"name": "small", "layers": ["net.conv", "net.relu"], "weight": 1, "reason": None},
+            {"name": f"large {HOSTILE}", "weight": 1, "reason": None},
+            {"name": "plain", "layers": [f"net.{HOSTILE}"], "weight": 2, "reason": HOSTILE},
+        ],
+        "layers": [
+            {"name": "net.conv", "operator": "Conv", "node": "c", "kernels": ["small"]},
+            {"name": "net.relu", "operator": "Relu", "node": "r", "kernels": ["small"]},
+            {"name": f"net.{HOSTILE}", "operator": HOSTILE, "node": HOSTILE, "kernels": ["plain"]},
+            {"name": f"net.flat {HOSTILE}", "operator": "Flatten", "node": "f", "kernels": []},
+        ],
         "kernels": [
             kernel(1e6, 1e4, searched()),
             kernel(2e7, 1e4, searched(4e-4, converged=False)),
@@ -94,6 +103,11 @@ def tuning(**changes: Any) -> dict[str, Any]:
                 {"name": "small", "calls": 1, "seconds": 1e-4, "flops": 1e6, "bytes": 1e4, "task": 0},
                 {"name": "large", "calls": 1, "seconds": 6e-4, "flops": 2e7, "bytes": 1e4, "task": 1},
                 {"name": "plain", "calls": 2, "seconds": 5e-5, "flops": 0.0, "bytes": 1e4, "task": 2},
+            ],
+            "layers": [
+                {"layers": [], "kernels": ["large"], "seconds": 6e-4},
+                {"layers": [f"net.{HOSTILE}"], "kernels": ["plain"], "seconds": 5e-5},
+                {"layers": ["net.conv", "net.relu"], "kernels": ["small"], "seconds": 1e-4},
             ],
         },
         **changes,

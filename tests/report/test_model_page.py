@@ -12,7 +12,7 @@ from report_documents import HOSTILE, METADATA, NO_KERNEL, bench, kernel, search
 from stormdrop.errors import InputError
 from stormdrop.report.diagnosis import why_not_faster
 from stormdrop.report.documents import Bench, Tuning, checked
-from stormdrop.report.kernels import kernel_views
+from stormdrop.report.kernels import kernel_views, layers_views
 from stormdrop.report.pages.bench_page import bench_page
 from stormdrop.report.pages.model_page import model_page
 from stormdrop.report.pages.records_page import records_page
@@ -76,8 +76,8 @@ def test_percentiles_are_shown_where_they_were_measured(page: str) -> None:
 
     measured, not_measured = text_of(served()), text_of(bench())
     assert "7 ms" in measured and "1234" in measured and "25% of the turns" in measured
-    assert "1stormdrop8120.501 ms2 ms7 ms400" in measured.replace(HOSTILE, "")
-    assert "2stormdrop12340.501 ms2 ms–400" in measured.replace(HOSTILE, "")
+    assert "stormdrop18120.501 ms2 ms7 ms400" in measured.replace(HOSTILE, "")
+    assert "stormdrop212340.501 ms2 ms–400" in measured.replace(HOSTILE, "")
     assert "99%" not in not_measured
     assert ("stormdrop bench 'my model.sd' --for 30s --json" in not_measured) == (page == "model")
 
@@ -89,6 +89,34 @@ def test_the_sketch_in_the_table_leads_to_the_schedule() -> None:
     schedules = [link for link in leading if link.endswith("-schedule")]
     assert len(schedules) == 3
     assert {link.removeprefix("#") for link in leading} <= names
+
+
+def test_layers_lead_to_kernels_and_kernels_are_called_after_layers() -> None:
+    page = page_of()
+    rows = [" ".join(Elements(row).text.split()) for row in page.split("<tr>")]
+    assert any(row.startswith("2. net: conv, relu") for row in rows)
+    assert any(row.startswith("net.conv, net.relu") and row.endswith("small") for row in rows)
+    text = Elements(page).text
+    assert "1 layer that no kernel computes" in text and f"net.flat {HOSTILE} (Flatten)" in text
+    assert "small computes net.conv, net.relu." in text
+
+
+def test_a_tuning_of_an_earlier_version_has_no_layers() -> None:
+    document = tuning()
+    del document["layers"], document["profile"]["layers"]
+    for task in document["tasks"]:
+        task.pop("layers", None)
+    checked_document = checked(document, Tuning, "it")
+    assert layers_views(checked_document, kernel_views(checked_document)) == []
+    text = Elements(model_page(checked_document, METADATA, "cd" * 32, "m.sd", None)).text
+    assert "that no kernel computes" not in text and "small" in text
+
+
+def test_layers_without_times_are_in_the_order_of_the_model() -> None:
+    document = checked(tuning(profile=None), Tuning, "it")
+    found = layers_views(document, kernel_views(document))
+    assert [view.layers[0].split()[0] for view in found][:2] == ["net.conv", "net.relu"]
+    assert len(found) == 3 and all(view.seconds is None and len(view.kernels) == 1 for view in found)
 
 
 def test_every_text_is_shown_as_text() -> None:

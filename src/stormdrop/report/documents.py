@@ -123,6 +123,24 @@ class Task(TypedDict):
     name: str
     weight: int
     reason: str | None
+    layers: NotRequired[list[str]]
+
+
+class Layer(TypedDict):
+    """A computing node of the model, and the kernels that compute it: none if it is folded away."""
+
+    name: str
+    operator: str
+    node: str
+    kernels: list[str]
+
+
+class LayerTime(TypedDict):
+    """Layers that are computed together: seconds of an execution, and the kernels inside the model."""
+
+    layers: list[str]
+    kernels: list[str]
+    seconds: float
 
 
 class KernelTime(TypedDict):
@@ -142,6 +160,7 @@ class Profile(TypedDict):
     seconds: float
     outside: float
     kernels: list[KernelTime]
+    layers: NotRequired[list[LayerTime]]
 
 
 class Limits(TypedDict):
@@ -200,6 +219,7 @@ class Tuning(TypedDict):
     verified: Verified
     precision: NotRequired[Precision | None]
     tasks: list[Task]
+    layers: NotRequired[list[Layer]]
     kernels: list[Kernel]
     inside: list[str]
     replaced: list[Replaced]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .documents import Kernel, KernelTime, Limits, Searched, Task, Tuning
+from .layer_label import layer_label
+
+_LABEL = 56  # characters of the layers of a kernel
 
 MEMORY, ARITHMETIC = "memory", "arithmetic"
 """What bounds a kernel at the machine's limits."""
@@ -44,6 +48,7 @@ class KernelView:
         sketch: The sketch of its schedule in the model; None if the schedule is a plain one.
         kernel: Its entry in the document.
         reason: Why its schedule was not searched; None if it was.
+        layers: The names of the layers that its calls compute; empty if they are not known.
     """
 
     position: int
@@ -56,6 +61,12 @@ class KernelView:
     sketch: str | None
     kernel: Kernel
     reason: str | None
+    layers: list[str]
+
+    @property
+    def label(self) -> str:
+        """Its layers in few words; its name if they are not known."""
+        return layer_label(self.layers, _LABEL) or self.name
 
     @property
     def anchor(self) -> str:
@@ -98,6 +109,51 @@ def kernel_views(tuning: Tuning) -> list[KernelView]:
         views.append(_view(task, kernel, inside.get(index), total, tuning["limits"]))
     views.sort(key=lambda view: -(view.seconds or 0.0))
     return [replace(view, position=position) for position, view in enumerate(views, start=1)]
+
+
+@dataclass(frozen=True)
+class LayersView:
+    """Layers that are computed together, as a page shows them.
+
+    Attributes:
+        layers: Their names, in the order of the model.
+        seconds: Of an execution; None if the kernels were not timed inside the model.
+        share: The same as a share of the execution.
+        kernels: The kernels that compute them.
+    """
+
+    layers: list[str]
+    seconds: float | None
+    share: float | None
+    kernels: list[KernelView]
+
+
+def layers_views(tuning: Tuning, views: Sequence[KernelView]) -> list[LayersView]:
+    """The layers of a model in its order, each with the kernels that compute it.
+
+    Args:
+        tuning: The document of its tuning.
+        views: Its kernels, from `kernel_views`.
+
+    Returns:
+        The layers that are computed together, or each by itself if the kernels were not timed inside the model. Layers
+        that are folded away are not there.
+    """
+    profile, layers = tuning["profile"], tuning.get("layers", [])
+    position = {layer["name"]: at for at, layer in enumerate(layers)}
+    by_name = {view.name: view for view in views}
+    if not profile or "layers" not in profile:
+        alone = ((layer["name"], [by_name[name] for name in layer["kernels"] if name in by_name]) for layer in layers)
+        return [LayersView([name], None, None, kernels) for name, kernels in alone if kernels]
+    names = [task["name"] for task in tuning["tasks"]]
+    task_of = {each["name"]: each["task"] for each in profile["kernels"]}
+    found = []
+    for group in sorted(profile["layers"], key=lambda each: [position.get(name, 0) for name in each["layers"]]):
+        tasks = [task for kernel in group["kernels"] if (task := task_of[kernel]) is not None]
+        kernels = [by_name[name] for name in dict.fromkeys(names[task] for task in tasks)]
+        seconds = group["seconds"]
+        found.append(LayersView(group["layers"], seconds, seconds / profile["seconds"], kernels))
+    return found
 
 
 def place_in_roofline(flops: float, moved: float, seconds: float, limits: Limits) -> Roofline:
@@ -149,6 +205,7 @@ def _view(
         sketch=chosen["sketch"] if chosen and chosen["sketch"] != "plain" else None,
         kernel=kernel,
         reason=task["reason"],
+        layers=task.get("layers", []),
     )
 
 

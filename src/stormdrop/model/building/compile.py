@@ -243,12 +243,14 @@ def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:
 def _check_variant(model: str, task: Task, variant: Variant) -> None:
     if len(variant.main.params) != len(task.function.params):
         raise ModelError(
-            f"{model}: the variant of task {task.name} takes {len(variant.main.params)} arguments, "
+            f"{model}: the variant of task {task.described} takes {len(variant.main.params)} arguments, "
             f"not {len(task.function.params)}"
         )
     for position in variant.transforms:
         if position not in task.constants:
-            raise ModelError(f"{model}: argument {position} of task {task.name} is no constant and cannot be packed")
+            raise ModelError(
+                f"{model}: argument {position} of task {task.described} is no constant and cannot be packed"
+            )
 
 
 @relax.expr_functor.mutator

@@ -32,16 +32,19 @@ class Replacement:
         error: The error of the kernel on what it reads in the model; None if NumPy does not know its function.
         before: The sketch of the schedule that was replaced.
         after: The sketch of the schedule in its place; "plain" for a plain schedule.
+        layers: The names of the layers that the kernel computes.
     """
 
     task: str
     error: float | None
     before: str
     after: str
+    layers: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """An entry of `replaced` in the document of `stormdrop tune --json`."""
-        return {"task": self.task, "error": self.error, "before": self.before, "after": self.after}
+        fields = {"task": self.task, "error": self.error, "before": self.before, "after": self.after}
+        return {**fields, "layers": list(self.layers)}
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def verified_or_repaired(
     """
     alternatives: dict[int, Iterator[Choice]] = {}
     replaced: dict[int, Replacement] = {}
-    names = {task.index: task.name for task in graph.tasks}
+    tasks = {task.index: task for task in graph.tasks}
     while True:
         fault = verify(model, combination)
         if fault is None:
@@ -94,12 +97,12 @@ def verified_or_repaired(
             others = alternatives.setdefault(index, iter(builder.exact_alternatives(index, combination[index])))
             other = next(others, None)
             if other is None:
-                why = f"no other schedule of {names[index]} is right"
+                why = f"no other schedule of {tasks[index].described} is right"
                 raise _refusal(graph, fault, errors, why + _about_denormals(builder, model, combination, fault))
             changed[index] = other
             first = replaced.get(index)
             before, error = (combination[index][0], errors.get(index)) if first is None else (first.before, first.error)
-            replaced[index] = Replacement(names[index], error, before, other[0])
+            replaced[index] = Replacement(tasks[index].name, error, before, other[0], tasks[index].layers)
         if changed == combination:
             why = "all its schedules are exact"
             raise _refusal(graph, fault, errors, why + _about_denormals(builder, model, combination, fault))
@@ -134,6 +137,6 @@ def _refusal(graph: Graph, fault: Fault, errors: Mapping[int, float], why: str) 
     worst = max(errors, key=errors.__getitem__, default=None)
     layer = ""
     if worst is not None:
-        name = next(task.name for task in graph.tasks if task.index == worst)
+        name = next(task.described for task in graph.tasks if task.index == worst)
         layer = f"; the kernel with the largest error of its own is {name}: {errors[worst]:.1e}"
     return ModelError(f"{graph.name}: the compiled model is wrong and was not saved: {fault}; {why}{layer}")

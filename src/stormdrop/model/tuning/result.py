@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,21 @@ class CompileResult:
             "replaced": [replacement.to_json() for replacement in self.replaced],
             "sizes": [size.to_json() for size in self.sizes],
             "fallbacks": [report.task for report in self.model.metadata.fallbacks],
+            "layers": self._layers(),
         }
+
+    def _layers(self) -> list[dict[str, Any]]:
+        """Each layer of the model with the kernels that compute it: none if it is folded away."""
+        metadata = self.model.metadata
+        kernels: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        for task in self.tasks:
+            for name in task.layers:
+                kernels[name][task.task.name] = None
+        for call in (call for calls in metadata.calls for call in calls):
+            if call.kernel not in self.model.symbols:  # a part that onnxruntime runs, or a function of TVM's
+                for position in call.layers:
+                    kernels[metadata.layers[position].name][call.kernel] = None
+        return [{**asdict(layer), "kernels": list(kernels[layer.name])} for layer in metadata.layers]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

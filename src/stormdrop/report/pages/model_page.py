@@ -13,7 +13,7 @@ from .. import formatting
 from ..code import highlighted
 from ..diagnosis import why_not_faster
 from ..documents import Bench, Tuning
-from ..kernels import KernelView, kernel_views
+from ..kernels import KernelView, kernel_views, layers_views
 from ..plots.model_plots import latencies, over_time, roofline
 from ..plots.svg import Numbering
 from .bench_page import services_of
@@ -71,6 +71,8 @@ def model_page(
         bench=bench,
         services=services_of(bench) if bench else [],
         views=views,
+        layers=layers_views(tuning, views),
+        folded=[layer for layer in tuning.get("layers", []) if not layer["kernels"]],
         details=_details(views, numbering),
         timed_inside=tuning["profile"] is not None,
         kept=[view for view in views if view.kept_default and view.share is not None],
