@@ -8,7 +8,7 @@ run once more on marked calls, to see which of them it unites.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,7 +63,8 @@ class Layers:
         """The same layers in the calls of a rewritten module. The arguments are those of `followed`."""
         if not self.calls or before is after:
             return self
-        marks = followed(flow_of(before), self.marks(before), flow_of(after), stands_for)
+        (flow, known), marks = flow_of(before), self.marks(before)
+        marks = followed(flow, marks, flow_of(after, known)[0], stands_for)
         return Layers.of(self.all, after, marks)
 
     def in_one_call(self) -> Layers:
@@ -101,7 +102,8 @@ class Trace:
 
     def __init__(self, mod: tvm.IRModule, marks: Mapping[Hashable, frozenset[int]]) -> None:
         self.marks: Marks = {}
-        self._mod, self._flow = mod, flow_of(mod)
+        self._mod = mod
+        self._flow, self._known = flow_of(mod)
         self.marks = followed(self._flow, marks, self._flow)
 
     def follow(self, mod: tvm.IRModule) -> None:
@@ -110,9 +112,9 @@ class Trace:
             self._mod = mod
             return
         stands_for = _united(self._mod, mod) if _is_fused(mod) and not _is_fused(self._mod) else None
-        flow = flow_of(mod)
-        self.marks = followed(self._flow, self.marks, flow, stands_for)
-        self._mod, self._flow = mod, flow
+        before, self._mod = self._flow, mod
+        self._flow, self._known = flow_of(mod, self._known)
+        self.marks = followed(before, self.marks, self._flow, stands_for)
 
 
 def key_of(variable: Any) -> Hashable:
@@ -176,24 +178,39 @@ def _callee(binding: relax.Binding) -> str:
     return str(callee.global_symbol if isinstance(callee, relax.ExternFunc) else callee.name_hint)
 
 
-def flow_of(mod: tvm.IRModule) -> Flow:
-    """What the bindings of `main` make and read, by `key_of`."""
-    main, values = mod["main"], list[Value]()
-    tuples: dict[Hashable, tuple[Hashable, ...]] = {}  # whoever reads a tuple reads its elements
+def flow_of(mod: tvm.IRModule, known: Mapping[Any, Value] | None = None) -> tuple[Flow, dict[Any, Value]]:
+    """What the bindings of `main` make and read, by `key_of`.
 
-    def names(expr: Any) -> tuple[Hashable, ...]:
-        keys = (key_of(variable) for variable in variables_of(expr))
-        return tuple(name for key in keys for name in tuples.get(key, (key,)))
+    Args:
+        mod: The module.
+        known: The values of bindings that are known already: passes leave most of them as they are.
 
-    for binding in bindings_of(main):
-        value, key = binding.value, key_of(binding.var)
-        reads, is_call = names(value), isinstance(value, relax.Call)
-        if isinstance(value, relax.Tuple):
-            tuples[key] = reads
+    Returns:
+        The flow, and the value of each binding.
+    """
+    main, known = mod["main"], known or {}
+    found = {binding: known.get(binding) or _value_of(binding) for binding in bindings_of(main)}
+    values, tuples = list[Value](), dict[Hashable, tuple[Hashable, ...]]()
+
+    def elements(names: Iterable[Hashable]) -> tuple[Hashable, ...]:
+        """The names, with the elements of a tuple in its place."""
+        return tuple(element for name in names for element in tuples.get(name, (name,)))
+
+    for binding, value in found.items():
+        reads = elements(value.reads)
+        if isinstance(binding.value, relax.Tuple):
+            tuples[value.makes[0]] = reads
         else:
-            moves = is_call and operator_name(value) not in (*VIEWS, "relax.flatten")
-            values.append(Value((key,), reads, not is_call and bool(reads), moves))
-    return Flow.of(values, names(main.body.body))
+            values.append(value if reads == value.reads else replace(value, reads=reads))
+    return Flow.of(values, elements(map(key_of, variables_of(main.body.body)))), found
+
+
+def _value_of(binding: relax.Binding) -> Value:
+    value = binding.value
+    reads = tuple(map(key_of, variables_of(value)))
+    is_call = isinstance(value, relax.Call)
+    moves = is_call and operator_name(value) not in (*VIEWS, "relax.flatten")
+    return Value((key_of(binding.var),), reads, not is_call and bool(reads), moves)
 
 
 @relax.expr_functor.mutator
