@@ -82,6 +82,23 @@ def test_kernels_know_the_modules_that_they_compute() -> None:
     assert all(task.layers for task in graph.tasks)
 
 
+def test_operators_with_several_results_are_layers() -> None:
+    class Several(torch.nn.Module):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.pool = torch.nn.MaxPool2d(2)
+            self.norm = torch.nn.LayerNorm(4)
+
+        def forward(self, image: Any) -> Any:
+            one, other = self.norm(self.pool(image)).chunk(2, 1)
+            return torch.exp(one) + other.max(dim=1, keepdim=True)[0]
+
+    graph = import_torch(Several(), (IMAGE[:, :2],))
+    computed = {name for position in range(len(graph.layers.calls)) for name in graph.layers.names(position)}
+    assert computed >= {"pool", "norm", "exp", "max", "add"}
+    assert all(graph.layers.calls)
+
+
 def test_an_import_that_computes_something_else_is_seen_in_float64() -> None:
     graph = import_torch(network(), (IMAGE, WORDS))
     (expected, *_) = Reference.compute(graph).expected

@@ -201,7 +201,8 @@ def _print_layers(profile: Mapping[str, Any]) -> None:
         ]
         for each in profile["layers"]
     ]
-    rows.append(["outside of kernels", output.seconds(profile["outside"]), _share(profile["outside"], profile), ""])
+    outside = max(0.0, profile["seconds"] - sum(each["seconds"] for each in profile["layers"]))
+    rows.append(["outside of kernels", output.seconds(outside), _share(outside, profile), ""])
     title = f"an execution takes {output.seconds(profile['seconds'])}"
     output.table(["layers", "together", "share", "kernels"], rows, title, spare=("kernels",))
 

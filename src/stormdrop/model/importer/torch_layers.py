@@ -37,10 +37,13 @@ def layers_of_program(
         for node, path, stack in zip(nodes, paths, stacks, strict=True)
     ]
     layers = layers_of([(path, kind, kind, node.name) for path, kind, node in zip(paths, kinds, nodes, strict=True)])
+    tuples = {each.var: each.value for each in bindings_of(mod["main"]) if isinstance(each.value, relax.Tuple)}
     variables: dict[Any, int] = {}
     for position, node in enumerate(nodes):
-        if isinstance(made.get(node), relax.Var):
-            variables.setdefault(made[node], position)  # a node that does nothing is the variable that it reads
+        variable = made.get(node)
+        for each in tuples[variable].fields if variable in tuples else [variable]:
+            if isinstance(each, relax.Var):
+                variables.setdefault(each, position)  # a node that does nothing is the variable that it reads
     found = [variables.get(binding.var) for binding in bindings_of(mod["main"])]
     return layers, [None if position is None else frozenset([position]) for position in found]
 
