@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,20 +25,26 @@ def layers_of_program(
         mod: The import.
 
     Returns:
-        The layers, called after the modules that they belong to, and which of them each binding of `main` computes.
+        The layers, and which of them each binding of `main` computes. A call of a layer of torch, such as a Linear, is
+        one, whatever it consists of. All other operators are called after the module whose code they stand in.
     """
     nodes = _computing(program)
-    stacks = [list(node.meta.get("nn_module_stack", {}).values()) for node in nodes]
-    paths = [str(stack[-1][0]) if stack else "" for stack in stacks]
-    in_module, containers = Counter(paths), containers_of(paths)
-    kinds = [
-        _kind(stack[-1][1]) if path not in containers and path and in_module[path] == 1 else _operator(node)
-        for node, path, stack in zip(nodes, paths, stacks, strict=True)
-    ]
-    layers = layers_of([(path, kind, kind, node.name) for path, kind, node in zip(paths, kinds, nodes, strict=True)])
+    modules = {node: _module(node) for node in nodes}
+    containers = containers_of(path for _, path, _ in modules.values())
+    calls: dict[Any, list[Any]] = {}  # the nodes of each call of a layer of torch; others are layers by themselves
+    for node, (call, path, kind) in modules.items():
+        is_layer = kind.startswith("torch.nn.") and path not in containers
+        calls.setdefault(call if is_layer else node, []).append(node)
+    described, position_of = [], dict[Any, int]()
+    for position, (call, members) in enumerate(calls.items()):
+        _, path, kind = modules[members[0]]
+        name = _operator(call) if call is members[0] else kind.rpartition(".")[2]
+        described.append((path, name, name, members[0].name))
+        position_of.update(dict.fromkeys(members, position))
+    layers = layers_of(described)
     tuples = {each.var: each.value for each in bindings_of(mod["main"]) if isinstance(each.value, relax.Tuple)}
     variables: dict[Any, int] = {}
-    for position, node in enumerate(nodes):
+    for node, position in position_of.items():
         variable = made.get(node)
         for each in tuples[variable].fields if variable in tuples else [variable]:
             if isinstance(each, relax.Var):
@@ -62,9 +67,16 @@ def _computing(program: Any) -> list[Any]:
     ]
 
 
-def _kind(module: Any) -> str:
-    """The name of the class of a module, such as "Conv2d"."""
-    return str(getattr(module, "__name__", module)).rpartition(".")[2]
+def _module(node: Any) -> tuple[str, str, str]:
+    """The innermost module that a node belongs to: its call, its path such as "layer1.0.conv1", and its class.
+
+    All are empty for the model itself. Each call of a module has a name of its own.
+    """
+    stack = list(node.meta.get("nn_module_stack", {}).items())
+    if not stack:
+        return "", "", ""
+    call, (path, kind) = stack[-1]
+    return str(call), str(path), kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
 
 
 def _operator(node: Any) -> str:
