@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from .documents import Kernel, KernelTime, Limits, Searched, Task, Tuning
 from .layer_label import layer_label
 
-_LABEL = 56  # characters of the layers of a kernel
+_LABEL = 44  # characters of the layers of a kernel
 
 MEMORY, ARITHMETIC = "memory", "arithmetic"
 """What bounds a kernel at the machine's limits."""
