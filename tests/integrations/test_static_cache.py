@@ -60,7 +60,7 @@ def compiled(module: Any, tmp_path: Path) -> tuple[Any, list[Any]]:
     return module, graphs
 
 
-def test_a_static_cache_makes_the_words_of_eager_torch(tmp_path: Path) -> None:
+def test_a_static_cache_makes_the_words_of_eager_torch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     right = words(decoder(), cache_implementation="static")
     module, graphs = compiled(decoder(), tmp_path)
     with warnings.catch_warnings():
@@ -69,6 +69,8 @@ def test_a_static_cache_makes_the_words_of_eager_torch(tmp_path: Path) -> None:
         made = sum(len(graph._compiled) for graph in graphs)
         assert torch.equal(words(module, cache_implementation="static"), right)
     assert sum(len(graph._compiled) for graph in graphs) == made <= 4
+    said = capfd.readouterr().err.splitlines()
+    assert said and all(line.startswith("stormdrop: ") for line in said), "nobody else says anything"
 
 
 def test_sizes_share_their_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

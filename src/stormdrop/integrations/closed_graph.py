@@ -7,6 +7,8 @@ Who calls the module copies what was written back to where the graph would have 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,7 +98,8 @@ def written_inputs(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> tup
         ]
         before = [one._version if isinstance(one, torch.Tensor) else 0 for one in fake]
         try:
-            graph(*fake)
+            with contextlib.redirect_stderr(io.StringIO()):  # a graph prints what it raises
+                graph(*fake)
         except Exception as error:  # noqa: BLE001  an operator that torch cannot follow: torch.export says so, too
             _logger.info("torch cannot tell which inputs a graph writes to: %s", one_line(error))
             return ()

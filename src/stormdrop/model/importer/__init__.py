@@ -11,5 +11,6 @@ together.py                           the graphs of several sizes made one
 node_layers.py, torch_layers.py       the nodes of a model as layers
 failing_operator.py                   the operator at which a pass fails
 torch_module.py, torch_origin.py      torch modules, and another way to compute them
+torch_converters.py                   operators of torch that TVM's importer lacks
 relax_module.py                       Relax modules
 """

@@ -32,6 +32,7 @@ from ..onnx.index_ranges import index_ranges as onnx_index_ranges
 from .import_onnx import graph_of
 from .isolated import import_graph
 from .relax_module import index_ranges, simplified
+from .torch_converters import CONVERTERS
 from .torch_layers import layers_of_program
 from .torch_origin import TorchOrigin, inference
 
@@ -184,7 +185,7 @@ def _by_tvm(name: str, decomposed: Any, origin: TorchOrigin) -> Graph:
     with _quiet():
         try:
             # As `from_exported_program` does, which does not tell which variable is which node.
-            mod = importer.from_exported_program(program, False, False, False, None)
+            mod = importer.from_exported_program(program, False, False, False, dict(CONVERTERS))
         except Exception as error:
             # It raises AssertionError, KeyError and others for what it does not know.
             end_blocks(importer.block_builder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,8 @@ class TorchOrigin(Origin):
         try:
             if self._double is None:
                 self._double = copy.deepcopy(self._module).double()
-            outputs = self._run(self._double, feeds, torch.float64)
+            with contextlib.redirect_stderr(io.StringIO()):  # a graph of torch.fx prints what it raises
+                outputs = self._run(self._double, feeds, torch.float64)
         except Exception:  # noqa: BLE001  a module whose code names float32 raises anything when its weights are float64
             return None
         exact = all(value.dtype != np.float32 for value in outputs.values())
