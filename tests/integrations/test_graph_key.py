@@ -80,6 +80,19 @@ def own(x: Any) -> Any:
 torch.fx.wrap("own")
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.nn.functional.max_pool2d(x, 2),  # whose own name is that of a function inside of another one
+        lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x).flatten(1),
+        lambda x: torch.cat([x, -x], 1)[..., None, ::2].to(torch.float64) + x.shape[0] % 3,
+        lambda x: torch.ops.aten.gelu.default(x, approximate="tanh"),
+    ],
+)
+def test_functions_of_torch_have_keys(function: Callable[..., Any]) -> None:
+    assert len(key_of(graph_of(function), (torch.ones(2, 3, 4, 4),), (False,))) == 64
+
+
 def test_functions_of_others_have_no_key() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -99,9 +100,19 @@ def _function(target: Any) -> str:
         name = str(_get_qualified_name(target))
     except (RuntimeError, AttributeError) as error:
         raise NoKey(f"it calls {target}, which has no name") from error
-    if name.partition(".")[0] not in _KNOWN or "<" in getattr(target, "__qualname__", ""):
+    name = name if "." in name else f"builtins.{name}"
+    if name.partition(".")[0] not in _KNOWN or _named(name) is not target:
         raise NoKey(f"it calls {name}, which is not torch's")
     return name
+
+
+def _named(name: str) -> Any:
+    """What stands under a name such as "torch.nn.functional.relu"; None if nothing does."""
+    package, *parts = name.split(".")
+    value: Any = sys.modules.get(package)
+    for part in parts:
+        value = getattr(value, part, None)
+    return value
 
 
 def _described(value: Any, places: Mapping[Any, int] | None = None) -> Any:
