@@ -17,15 +17,17 @@ from stormdrop.model.graph.graph import Graph
 from stormdrop.model.tuning import budget as budgets
 from stormdrop.model.tuning import scheduler
 from stormdrop.model.tuning.budget import Budget
+from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.model.tuning.task_state import ScheduledTask
-from stormdrop.records import State, open_store
+from stormdrop.records import State, Store, open_store
 from stormdrop.search import annealing
 from stormdrop.search.common_model import CommonCostModel
 from stormdrop.search.dpansor import DPAnsor
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.tiles.sketch import Tiles, TilesOfParts
-from stormdrop.trial import Candidate, Measurement, Request
+from stormdrop.trial import Candidate, Measurement, Request, Status
 from stormdrop.tuning.kernel import KernelTask
+from stormdrop.tuning.options import TuneOptions
 
 Measured = set[tuple[str, Candidate]]
 
@@ -350,3 +352,53 @@ def test_a_function_that_a_sketch_refuses_becomes_a_fallback(
     with open_store("sqlite://") as store:
         tasks = tuned(residual, target, store, of_trials(4))
     assert all(task.kernel is None and task.reason == "too strange" for task in tasks)
+
+
+class Disturbed(Even):
+    """Something else uses the machine in every race."""
+
+    def race(self, candidates: Sequence[Candidate], rounds: int) -> list[Measurement]:
+        return [Measurement(Status.OK, (1e-3,) * rounds, suspect=True)] * len(candidates)
+
+
+def test_what_a_disturbed_run_found_is_better_than_nothing(
+    residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = measure_with(monkeypatch, Disturbed)
+    with open_store("sqlite://") as store:
+        first = tuned(residual, target, store, of_trials(12))
+        assert all(task.result is not None and task.result.disturbed for task in first if task.kernel)
+        count = len(measured)
+        known = recorded_tasks(residual, target, TuneOptions(search="random"), store)
+        assert len(measured) == count
+        assert [task.result is not None for task in known.tasks] == [task.kernel is not None for task in known.tasks]
+        late = tuned(residual, target, store, Budget(None, 1.0, perf_counter() - 60.0))  # no time is left at all
+        assert len(measured) == count
+        assert all(task.result is not None and task.reason for task in late if task.kernel)
+        again = tuned(residual, target, store, of_trials(12))  # but it is no answer
+        assert all(task.result is not None and not task.result.reused for task in again if task.kernel)
+
+
+def test_costly_kernels_that_were_never_measured_come_first(
+    residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_with(monkeypatch, Disturbed)
+    begun: list[ScheduledTask] = []
+    monkeypatch.setattr(scheduler._Scheduler, "_search", lambda self, task, *_: begun.append(task))
+
+    def order(store: Store) -> list[ScheduledTask]:
+        begun.clear()
+        tasks = scheduler.tasks_of(residual, target, TuneOptions(search="random"))
+        for cost, task in enumerate(tasks, start=1):
+            task.untuned = cost * 1e-3
+        options = TuneOptions(search="random")
+        scheduler.tune_tasks(residual, target, options, Budget(None, 3600.0, perf_counter()), store, tasks=tasks)
+        return list(begun)
+
+    with open_store("sqlite://") as store:
+        new = order(store)
+        assert [task.untuned for task in new] == sorted((task.untuned or 0.0 for task in new), reverse=True)
+        costliest = new[0].kernel
+        assert costliest is not None and len(new) > 2
+        monkeypatch.setattr(KernelTask, "was_measured", lambda kernel, _: kernel.workload.key == costliest.workload.key)
+        assert [task.task.name for task in order(store)] == [task.task.name for task in [*new[1:], new[0]]]

@@ -113,7 +113,9 @@ def tune_tasks(
     for task, kernel in pending:
         if task.was_measured and isinstance(task.state, Waiting):
             answer = kernel.answered(store, 0, None, disturbed=True)
-            task.state = task.state if answer is None else Answered(kernel, answer, reason=task.state.reason)
+            why = (task.state.reason or "no time left").partition(":")[0]
+            if answer is not None:
+                task.state = Answered(kernel, answer, reason=f"{why}: what an earlier run found beside other load")
         task.conclude()
     return TunedTasks([task.tuned() for task in tasks], interrupted, curve, seconds)
 
