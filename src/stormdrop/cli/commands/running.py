@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...model.artifact.artifact import CompiledModel
 
 _LONGEST_NAME = 60  # characters of a kernel's name in the table of a profile
-_LONGEST_LABEL = 48  # characters of the layers of a kernel
+_LONGEST_LABEL = 39  # characters of the layers of a kernel: a line then fits 80 columns
 
 
 def run(
