@@ -129,7 +129,7 @@ def test_bench_prints_its_document(capsys: pytest.CaptureFixture[str]) -> None:
     }
     ours |= {"ratio_interval": [1.0, 1.0], "gflops": 100.0, "max_error": float("inf"), "agrees": False}
     skipped = {"torch": "is not installed"}
-    document = {"what": "matmul", "runs": 3, "disturbed": 1, "contenders": [ours], "skipped": skipped}
+    document = {"what": "matmul", "runs": 3, "disturbed": 1, "contenders": [ours], "skipped": skipped, "load": None}
     benching._print_bench(document)
     shown = lines(capsys)
     assert shown[0] == "matmul: 3 interleaved rounds" and shown[2].endswith("different")
