@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-MOST_BYTES = 4 << 30
+MOST_BYTES = 4_000_000_000
 """The most bytes of all models that are kept."""
 
 _ENTRY, _MODEL = "entry.json", "model"
