@@ -82,7 +82,7 @@ def choose(
         if len(combinations) == 1:
             return alone
         run.say("comparing finalists inside the model")
-        built = [first, untuned or builder.build(builder.defaults)]
+        built = [first, builder.build(builder.defaults) if untuned is None else untuned]
         built += [builder.build(combination) for combination in combinations[2:]]
         if isinstance(first, BoardModel):
             final, model = fastest_on_board(combinations, built, feeds, rounds)
@@ -92,4 +92,4 @@ def choose(
         run.interrupted = True
         return alone
     replaced = [task.task.name for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
-    return Chosen(model, final, baseline.model or built[1], replaced)
+    return Chosen(model, final, built[1] if baseline.model is None else baseline.model, replaced)
