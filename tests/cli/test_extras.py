@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from stormdrop.cli import extras
+from stormdrop.cli.commands import doctor
 from stormdrop.cli.extras import Extra
 
 REQUIREMENTS = [
@@ -25,7 +28,7 @@ REQUIREMENTS = [
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packages on the search path: one loads, one raises, one ends its process."""
     bodies = {
-        "good": "print('hello')",
+        "good": "import os; print('hello'); os.write(1, b'from C: \\xff\\n'); os.write(2, b'\\xff')",
         "bad_one": "raise RuntimeError('operator nms does not exist\\nmore')",
         "crash": "import os; os._exit(7)",
     }
@@ -49,6 +52,45 @@ def test_each_extra_is_there_loads_or_says_why_not() -> None:
     assert found["pair"].packages == {"bad-one": "1.1", "good": "1.0"}
     assert found["pair"].error == "bad-one: RuntimeError: operator nms does not exist"
     assert found["crash"].error == "crash: ends the process with 7"
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_package_that_takes_too_long_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "crash.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(extras, "_LIMIT", 8.0)
+    found = {extra.name: extra.error for extra in extras.extras()}
+    assert found["crash"] == "crash: takes more than 8 s"
+    assert found["good"] is None and found["pair"] == "bad-one: RuntimeError: operator nms does not exist"
+
+
+def test_an_answer_that_is_cut_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([b'["one", null]\n["tw', b'["three", null]\n'])
+    monkeypatch.setattr(
+        extras.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, -9, next(answers))
+    )
+    assert list(extras._imported(["one", "two", "three"])) == [
+        ["one", None],
+        ("two", "ends the process with -9"),
+        ["three", None],
+    ]
+
+
+def test_a_source_tree_that_is_not_installed_has_no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    def requires(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", requires)
+    assert extras.extras() == []
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_is_told_that_packages_are_imported(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "extras", list)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert doctor._extras() == []
+    assert ("importing the packages of the extras" in capsys.readouterr().err) == terminal
 
 
 def test_two_packages_load() -> None:

@@ -24,17 +24,19 @@ _LIMIT = 120.0
 _REQUIREMENT = re.compile(r"""([A-Za-z0-9._-]+).*;.*extra\s*==\s*['"]([^'"]+)['"]""")
 
 _IMPORT = """
-import contextlib, importlib, io, json, sys
+import importlib, json, os, sys
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
 for module in sys.argv[1:]:
     error = None
-    with contextlib.redirect_stdout(io.StringIO()):
-        try:
-            importlib.import_module(module)
-        except BaseException as reason:
-            lines = str(reason).strip().splitlines()
-            error = f"{type(reason).__name__}: {lines[0] if lines else ''}"
-    print(json.dumps([module, error]), flush=True)
+    try:
+        importlib.import_module(module)
+    except BaseException as reason:
+        lines = str(reason).strip().splitlines()
+        error = f"{type(reason).__name__}: {lines[0] if lines else ''}"
+    print(json.dumps([module, error]), file=answers, flush=True)
 """
+"""Only the answers go to standard output: what packages print there, also from C, goes to standard error."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ class Extra:
 
 
 def extras() -> list[Extra]:
-    """The extras of this package for users, and what is known of them."""
+    """The extras of this package for users, and what is known of them; none if it runs without being installed."""
     packages: dict[str, list[str]] = {}
-    for requirement in metadata.requires("stormdrop") or ():
+    for requirement in _requirements():
         if (found := _REQUIREMENT.match(requirement)) and found[2] not in _OF_DEVELOPERS:
             packages.setdefault(found[2], []).append(found[1])
     versions = {package: _version(package) for each in packages.values() for package in each}
@@ -80,6 +82,14 @@ def extras() -> list[Extra]:
         wrong = (f"{package}: {errors[modules[package]]}" for package in each if errors.get(modules.get(package, "")))
         result.append(Extra(name, {package: versions[package] for package in each}, next(wrong, None)))
     return result
+
+
+def _requirements() -> Sequence[str]:
+    """What this package requires, as its metadata says; nothing from a source tree that is not installed."""
+    try:
+        return metadata.requires("stormdrop") or ()
+    except metadata.PackageNotFoundError:
+        return ()
 
 
 def _modules(packages: Sequence[str]) -> dict[str, str]:
@@ -101,12 +111,14 @@ def _imported(modules: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     while left:
         command = [sys.executable, "-c", _IMPORT, *left]
         try:
-            run = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
+            run = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_LIMIT, check=False
+            )
             output, end = run.stdout, f"ends the process with {run.returncode}"
         except subprocess.TimeoutExpired as error:
-            output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
-            end = f"takes more than {_LIMIT:.0f} s"
-        done = [json.loads(line) for line in output.splitlines()]
+            output, end = error.stdout or b"", f"takes more than {_LIMIT:.0f} s"
+        whole = (line for line in output.splitlines(keepends=True) if line.endswith(b"\n"))  # the end may be cut
+        done = [json.loads(line) for line in whole]
         yield from done
         left = left[len(done) :]
         if left:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib import metadata
@@ -61,7 +62,7 @@ def doctor(
             "versions": {"stormdrop": __version__, **{name: _version(name) for name in _PACKAGES}},
             "database": str(default_path()),
             "plugins": [plugin_status(plugin) for plugin in everything()],
-            "extras": [_extra(extra) for extra in extras()],
+            "extras": _extras(),
         }
     if as_json:
         output.emit(document)
@@ -114,6 +115,13 @@ def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"plug-in {each['name']}", f"{each['group']}, of {each['package']}: {each['error'] or 'loads'}"
     for each in document["extras"]:
         yield f"extra {each['name']}", str(Extra(each["name"], each["packages"], each["error"]))
+
+
+def _extras() -> list[dict[str, Any]]:
+    """The extras in the document of `doctor`. Their packages take seconds to load, so a terminal is told of it."""
+    if sys.stderr.isatty():
+        output.say("importing the packages of the extras, to see whether they load")
+    return [_extra(extra) for extra in extras()]
 
 
 def _extra(extra: Extra) -> dict[str, Any]:
