@@ -13,7 +13,7 @@ from replayed_tuning import TARGET, WORKLOAD, Counting, tune_replayed
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.machine.limits.peak import Peak
 from stormdrop.measure.contract import Measurer
-from stormdrop.records import open_store
+from stormdrop.records import StoredSession, open_store
 from stormdrop.report.traces.announcement import Run, runs_at_work
 from stormdrop.space import Ordinal, Space
 from stormdrop.trial import Candidate, Measurement, Request, Status
@@ -75,6 +75,22 @@ def test_the_end_of_a_recorded_search_is_kept() -> None:
         again = minimize(space, lambda config: config["x"], search="grid", store=store, name="f", resume=True)
     assert again.reused == 4
     assert first.end == again.end == "exhausted"
+
+
+def test_the_end_of_a_search_of_version_0_3_is_known() -> None:
+    """Its records hold no `end`, but whether the search was exhausted."""
+    space = Space("s", [Ordinal("x", [1, 2, 4, 8])])
+
+    def older(session: StoredSession) -> StoredSession:
+        assert session.outcome is not None
+        kept = {key: value for key, value in session.outcome.extra.items() if key != "end"}
+        return replace(session, outcome=replace(session.outcome, extra=kept))
+
+    with open_store("sqlite://") as now, open_store("sqlite://") as store:
+        minimize(space, lambda config: config["x"], search="grid", store=now, name="f")
+        store.absorb(((older(session), trials) for session, trials in now.dump()), measured_here=True)
+        again = minimize(space, lambda config: config["x"], search="grid", store=store, name="f", resume=True)
+    assert (again.reused, again.end) == (4, "exhausted")
 
 
 def test_a_result_says_that_it_was_disturbed() -> None:

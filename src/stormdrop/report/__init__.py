@@ -9,6 +9,7 @@ kernels.py      what a page shows of each kernel of a model; the roofline
 headline.py     what the tuning of a model has brought, in a sentence
 diagnosis.py    why a kernel is not faster, in sentences
 layer_label.py  the layers that a kernel computes, in few words
+search_end.py   why a search ended, in words
 code.py         programs with their syntax highlighted
 formatting.py   numbers, times and configurations as people read them
 notebook.py     results as small HTML for Jupyter

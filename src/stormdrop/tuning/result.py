@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedFunction
 from ..report.formatting import ascii_time
+from ..report.search_end import IN_WORDS
 from ..statistics import Interval, median_interval
 
 if TYPE_CHECKING:
@@ -20,18 +21,6 @@ if TYPE_CHECKING:
     from ..space import Space
     from ..trial import Candidate
     from .trace import Trace
-
-
-CONVERGED, EXHAUSTED, FINISHED, BUDGET = "converged", "exhausted", "finished", "budget"
-"""Why a search ended; see `SearchResult.end`."""
-
-IN_WORDS = {
-    CONVERGED: "converged",
-    EXHAUSTED: "ended because every candidate was measured",
-    FINISHED: "ended at a limit of its own",
-    BUDGET: "ended by its budget",
-}
-"""The same in words."""
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ from typing import Any
 
 from ..errors import SpaceError, StoreError, one_line
 from ..records import Config, Filter, Outcome, Problem, Setting, State, Store, StoredSession, StoredTrial
+from ..report.search_end import end_of
 from ..space import Space
 from ..trial import Candidate, Trial
 from .race import FINALISTS
 from .request import CODE_GENERATION, TuningRequest
-from .result import BUDGET, CONVERGED, IN_WORDS, Best, SearchResult
+from .result import Best, SearchResult
 from .trace import Trace
 from .transfer import STARTS, Transfer, transfer
 
@@ -136,9 +137,7 @@ def answered_result(request: TuningRequest, store: Store, answer: Answered) -> S
         finalists=[best, *others],
         baseline=outcome.baseline_seconds,
         converged=outcome.converged,
-        end=next(
-            (end for end in IN_WORDS if end == outcome.extra.get("end")), CONVERGED if outcome.converged else BUDGET
-        ),
+        end=end_of(outcome.converged, outcome.extra),
         interrupted=False,
         disturbed=bool(outcome.extra.get("disturbed")),
         transfer=stored.setting.method.get(TRANSFER),

@@ -25,12 +25,13 @@ from .. import events
 from ..errors import LockTimeout, MeasureError, SearchError, SpaceError, one_line
 from ..measure.contract import Measurer
 from ..records import Config, Record, Store, StoredSession, buffered
+from ..report.search_end import BUDGET, CONVERGED, EXHAUSTED, FINISHED
 from ..search import Search
 from ..space import NoneFound
 from ..trial import Candidate, Measurement, Phases, Request, Trial, within
 from . import race
 from .request import TuningRequest
-from .result import BUDGET, CONVERGED, EXHAUSTED, FINISHED, Best, Progress, SearchResult
+from .result import Best, Progress, SearchResult
 from .reuse import TRANSFER, Answered, Fresh, Resume, answered_result, known_trials, resolve, with_starts
 from .trace import Trace
 
