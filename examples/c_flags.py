@@ -106,8 +106,8 @@ def main() -> None:
     else:
         ratio, least, most = best.speedup
         print(f"\n{ratio:.2f} times faster (95% interval {least:.2f} to {most:.2f})")
-    ended = "converged" if result.converged else "ended by its budget"
-    print(f"{result.trials} configurations, {result.failed} failed, {result.seconds:.0f} s: the search {ended}")
+    counts = f"{result.trials} configurations, {result.failed} failed, {result.seconds:.0f} s"
+    print(f"{counts}; why the search ended: {result.end}")
 
 
 if __name__ == "__main__":

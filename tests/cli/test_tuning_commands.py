@@ -197,6 +197,21 @@ def test_a_search_that_a_space_has_ended_is_no_success(
     assert err.splitlines()[-1].endswith("its search was ended by an error: a bad constraint")
 
 
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"end": "budget"}, "the search ended because its budget was spent"),
+        ({"end": "exhausted"}, "the search ended because every candidate was measured"),
+        ({"end": "finished"}, "the search ended at a limit of its own"),
+    ],
+)
+def test_a_search_that_has_not_converged_says_why_it_ended(
+    document: dict[str, Any], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuning._print_effort({"trials": 4, "failed": 0, "seconds": 1.0, "converged": False, **document})
+    assert capsys.readouterr().out.splitlines()[-1] == expected
+
+
 class AlwaysFailing(Measurer):
     """A measurer for which nothing works."""
 

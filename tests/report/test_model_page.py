@@ -62,7 +62,7 @@ def test_it_answers_the_questions() -> None:
     text = " ".join(elements.text.split())
     assert "large" in text.split("Which kernel costs most?")[1][:20]
     assert "60% of an execution" in text
-    assert "stopped by its budget after 40 candidates of 540" in text
+    assert "tried 40 candidates of 540 and ended because its budget was spent" in text
     assert "1.80 to 2.20 times as fast" in text
     assert "stormdrop tune" in text
     assert "stormdrop bench 'my model.sd'" in text
@@ -134,6 +134,22 @@ def test_a_session_without_a_result_has_a_page() -> None:
     assert "No candidate has worked" not in page  # three of four have
 
 
+@pytest.mark.parametrize(
+    ("state", "outcome", "expected"),
+    [
+        ("finished", {}, "tried 12 candidates and converged"),
+        ("finished", {"converged": False, "extra": {"end": "finished"}}, "and ended at a limit of its own"),
+        ("finished", {"converged": False, "extra": {"end": "budget"}}, "and ended because its budget was spent"),
+        ("finished", {"converged": False, "extra": {"exhausted": True}}, "because every candidate was measured"),
+        ("interrupted", {"converged": False, "extra": {"end": "budget"}}, "was interrupted after 12 candidates"),
+    ],
+)
+def test_a_page_of_a_session_says_why_its_search_ended(state: str, outcome: dict[str, Any], expected: str) -> None:
+    document = {**session(), "state": state, "outcome": {**session()["outcome"], **outcome}}
+    text = Elements(session_page(document, NO_KERNEL, None, "stormdrop report 0123")).text
+    assert expected in " ".join(text.split())
+
+
 def test_what_was_not_measured_is_not_claimed() -> None:
     unknown = {"seconds": None, "interval": [None, None], "disturbed": True}
     page = page_of(untuned=None, speedup=None, latency=unknown, profile=None, limits=None, curve=[])
@@ -164,8 +180,10 @@ def test_kernels_are_in_the_order_of_their_cost() -> None:
 @pytest.mark.parametrize(
     ("search", "expected"),
     [
-        (searched(converged=True), "converged after 40 candidates"),
-        (searched(converged=False), "stopped by its budget"),
+        (searched(converged=True), "tried 40 candidates of 540 and converged: nothing"),
+        (searched(converged=False), "ended because its budget was spent: more time may help"),
+        (searched(converged=False) | {"end": "finished"}, "ended at a limit of its own: another seed"),
+        (searched(converged=False) | {"end": "exhausted"}, "ended because every candidate was measured: none is"),
         (searched(interrupted=True), "interrupted"),
         (searched(failed=30, error="out of registers"), "out of registers"),
         (searched(suspect=39), "Something else used the machine during 39"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from report_documents import HOSTILE, bench, searched, tuning
 from test_model_page import Elements
 
@@ -27,6 +28,20 @@ def test_a_kernel() -> None:
     text = shown(kernel_html(kernel_document())).text
     assert "18 µs to 22 µs" in text
     assert "1.50 (1.40 to 1.60) times as fast" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"converged": True}, "3.0 s, converged"),
+        ({"end": "finished"}, "3.0 s, ended at a limit of its own"),
+        ({"end": "budget"}, "3.0 s, ended because its budget was spent"),
+        ({"end": "budget", "interrupted": True}, "3.0 s, interrupted"),
+        ({"end": "budget", "ended_by": HOSTILE}, f"3.0 s, ended by an error: {HOSTILE}"),
+    ],
+)
+def test_a_kernel_says_why_its_search_ended(changes: dict[str, Any], expected: str) -> None:
+    assert expected in shown(kernel_html({**kernel_document(), "converged": False, **changes})).text
 
 
 def test_two_plots_of_a_notebook_have_names_of_their_own() -> None:

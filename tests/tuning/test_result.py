@@ -65,7 +65,8 @@ def test_the_end_of_a_search() -> None:
         search: minimize(space, lambda config: config["x"], search=search, trials=30) for search in ("grid", "droplet")
     }
     assert {search: result.end for search, result in ends.items()} == {"grid": "budget", "droplet": "converged"}
-    assert repr(ends["grid"]).endswith("ended by its budget") and repr(ends["droplet"]).endswith("converged")
+    assert repr(ends["grid"]).endswith("ended because its budget was spent")
+    assert repr(ends["droplet"]).endswith("converged")
 
 
 def test_the_end_of_a_recorded_search_is_kept() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .documents import Searched
 from .formatting import count, percent, time
 from .kernels import MEMORY, KernelView
+from .search_end import sentence
 
 _NEAR_THE_LIMIT = 0.8
 _SLOWER_INSIDE = 1.25
@@ -59,14 +60,7 @@ def _search(view: KernelView) -> str:
     of_all = f" of {size:,.0f}" if size else ""
     if search["interrupted"]:
         return f"Its search was interrupted after {tried}{of_all}: more time may help."
-    if search.get("end") == "exhausted":
-        return f"Its search has measured every candidate, {tried}: none is faster."
-    if not search["converged"]:
-        return f"Its search was stopped by its budget after {tried}{of_all}: more time may help."
-    return (
-        f"Its search converged after {tried}{of_all}: nothing that it tried is significantly faster, so more time "
-        "would hardly help."
-    )
+    return sentence(f"{tried}{of_all}", search["converged"], search)
 
 
 def _default(view: KernelView, search: Searched) -> str:

@@ -13,6 +13,7 @@ from .formatting import config, count, interval, percent, ratios, time
 from .headline import headline
 from .plots.model_plots import latencies, over_time
 from .plots.svg import inline
+from .search_end import IN_WORDS, end_of
 
 Document = Mapping[str, Any]
 
@@ -174,12 +175,18 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
 
 def _effort(document: Document) -> Markup:
     text = f"{document['trials']} trials, {document['failed']} failed, {document['seconds']:.1f} s"
-    end = document.get("end") or ("converged" if document["converged"] else "")
-    return Markup("<p>{}: {}{}</p>").format(document["search"], text, _ENDS.get(end, ""))
+    return Markup("<p>{}: {}{}</p>").format(document["search"], text, _ended(document))
 
 
-_ENDS = {"converged": ", converged", "exhausted": ", every candidate was measured"}
-"""Why a search ended, as far as that says that more time would bring nothing."""
+def _ended(document: Document) -> str:
+    """Why the search ended; nothing if the document does not say it, as that of a model that has not converged."""
+    if document.get("interrupted"):
+        return ", interrupted"
+    if document.get("ended_by"):
+        return f", ended by an error: {document['ended_by']}"
+    if not (document["converged"] or document.get("end")):
+        return ""
+    return f", {IN_WORDS[end_of(document['converged'], document)]}"
 
 
 def _plot(figure: Figure | None, title: str) -> Markup:

@@ -12,9 +12,17 @@ IN_WORDS: Mapping[str, str] = {
     CONVERGED: "converged",
     EXHAUSTED: "ended because every candidate was measured",
     FINISHED: "ended at a limit of its own",
-    BUDGET: "ended by its budget",
+    BUDGET: "ended because its budget was spent",
 }
 """The same in words: what the search did."""
+
+_THEREFORE: Mapping[str, str] = {
+    CONVERGED: "nothing that it tried is significantly faster, so more time would hardly help",
+    EXHAUSTED: "none is faster",
+    FINISHED: "another seed or another search may find more",
+    BUDGET: "more time may help",
+}
+"""What follows from it for somebody who wants a faster kernel."""
 
 
 def end_of(converged: bool, kept: Mapping[str, Any]) -> str:
@@ -37,3 +45,22 @@ def end_of(converged: bool, kept: Mapping[str, Any]) -> str:
     if converged:
         return CONVERGED
     return EXHAUSTED if kept.get("exhausted") else BUDGET
+
+
+def sentence(tried: str, converged: bool, kept: Mapping[str, Any]) -> str:
+    """What a search has tried, why it ended, and what follows from that.
+
+    Args:
+        tried: What it tried.
+        converged: Whether it converged.
+        kept: What was kept of it, as for `end_of`.
+
+    Returns:
+        The sentence.
+
+    Example:
+        >>> sentence("40 candidates of 540", False, {"end": "budget"})
+        'Its search tried 40 candidates of 540 and ended because its budget was spent: more time may help.'
+    """
+    end = end_of(converged, kept)
+    return f"Its search tried {tried} and {IN_WORDS[end]}: {_THEREFORE[end]}."

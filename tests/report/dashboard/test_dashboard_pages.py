@@ -90,6 +90,26 @@ def test_a_model_and_an_operator_have_one_row_each(tmp_path: Path) -> None:
     assert page.count("<article>") == 1  # one session of the model stands for all
 
 
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ({"end": "finished"}, "the search ended at a limit of its own"),
+        ({"end": "budget"}, "the search ended because its budget was spent"),
+        ({"exhausted": True}, "the search ended because every candidate was measured"),
+    ],
+)
+def test_a_session_says_why_its_search_ended(tmp_path: Path, kept: dict[str, object], expected: str) -> None:
+    path = tmp_path / "records.db"
+    with open_store(path) as store:
+        ended, interrupted = opened(store, "ended"), opened(store, "interrupted")
+        outcome = Outcome(SKETCH, {"rows": 4}, 1e-3, (1e-3, 1e-3), 2e-3, False, dict(kept))
+        store.finish(ended, outcome)
+        store.interrupt(interrupted, outcome)
+    with client(path) as dashboard:
+        assert expected in text(dashboard, f"/sessions/{ended.id}")
+        assert "the search ended" not in text(dashboard, f"/sessions/{interrupted.id}")
+
+
 def test_a_run_is_shown_from_its_first_second_on(tmp_path: Path) -> None:
     path = database(tmp_path / "records.db")
     with client(path) as dashboard:

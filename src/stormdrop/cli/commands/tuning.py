@@ -13,6 +13,7 @@ from ...errors import OperatorError, StormdropError, TargetError
 from ...machine.process.child_process import prepare
 from ...report.headline import headline, never_tuned
 from ...report.layer_label import layer_label
+from ...report.search_end import IN_WORDS, end_of
 from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SECONDS, TuneOptions
 from .. import completion, options, output
 from ..flags import ModelFlags, TuningFlags, spread
@@ -32,13 +33,6 @@ _COSTLIEST = 15  # kernels that a terminal shows
 _LABEL = 48  # characters of the layers of a kernel
 _LATE = 1.1
 """From this many times its time on, a tuning says that it took longer."""
-
-_ENDS = {
-    "budget": "stopped by its budget before it converged",
-    "exhausted": "every candidate was measured",
-    "finished": "the search ended at a limit of its own",
-}
-"""Why a search ended that has not converged; see `SearchResult.end`."""
 
 
 @spread
@@ -382,7 +376,7 @@ def _print_effort(document: Mapping[str, Any]) -> None:
     elif document.get("ended_by"):
         print("ended by an error: everything measured is kept")
     elif document.get("converged") is False:
-        print(_ENDS[document.get("end", "budget")])
+        print(f"the search {IN_WORDS[end_of(False, document)]}")
 
 
 def _print_transfer(document: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from ...records.reading.session_lines import SORTS, SessionFilter, SessionLine
 from ...records.reading.trial_search import Cursor, TrialFilter, find_trials, trials_of
 from ...trial import Status
 from .. import formatting
+from ..search_end import IN_WORDS, end_of
 from ..traces.announcement import runs_at_work
 from .open_spans import OpenSpan, open_spans
 from .plot import Curve, Plot, plot
@@ -106,9 +107,18 @@ def session(request: Request) -> Response:
         statuses=[each.value for each in Status],
         older=None if older is None else query_of({"status": status, "before": older}),
         phases=kept_phases(details.outcome.extra) if details.outcome else {},
+        ended=_ended(details),
         model=details.method.get("model"),
         starts=len(details.method.get("starts", ())),
     )
+
+
+def _ended(details: SessionDetails) -> str:
+    """Why the search of a session ended, in words; nothing if it has not, or was interrupted."""
+    outcome = details.outcome
+    if outcome is None or details.line.state is not State.FINISHED:
+        return ""
+    return IN_WORDS[end_of(outcome.converged, outcome.extra)]
 
 
 def trials(request: Request) -> Response:

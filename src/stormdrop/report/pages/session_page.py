@@ -12,13 +12,14 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from ...records.contract import Outcome
+from ...records.contract import Outcome, State
 from ...records.reading.session_document import kept_phases
 from .. import formatting
 from ..code import highlighted
 from ..kernels import MEMORY, Roofline, place_in_roofline
 from ..plots.style import COLOURS
 from ..plots.svg import Numbering, plot
+from ..search_end import sentence
 from .page import render
 
 Document = Mapping[str, Any]
@@ -111,12 +112,10 @@ def _why(session: Document, place: Roofline | None, ranked: Sequence[Document]) 
     tried = formatting.count(len({_key(trial) for trial in session["trials"]}), "candidate")
     if outcome is None:
         sentences.append(f"The session has no result yet; {tried} were tried.")
-    elif outcome["extra"].get("end") == "exhausted":
-        sentences.append(f"Its search has measured every candidate of its spaces, {tried}.")
-    elif outcome["converged"]:
-        sentences.append(f"Its search converged after {tried}: it found nothing significantly faster in its spaces.")
+    elif session["state"] != State.FINISHED.value:
+        sentences.append(f"Its search was interrupted after {tried}: more time may help.")
     else:
-        sentences.append(f"Its search ended before it converged, after {tried}: more time may help.")
+        sentences.append(sentence(tried, outcome["converged"], outcome["extra"]))
     if ranked and len(ranked) > 1:
         near = sum(each["seconds"] <= 1.05 * ranked[0]["seconds"] for each in ranked)
         sentences.append(f"{formatting.count(near, 'candidate')} measured within 5% of the fastest.")
