@@ -107,19 +107,8 @@ SizeOption = Annotated[
 ]
 
 
-_OTHER_MODELS = {
-    **dict.fromkeys((".pt", ".pth", ".ckpt"), "PyTorch"),
-    **dict.fromkeys((".pt2", ".ep"), "torch.export"),
-    ".safetensors": "weights without their model",
-    **dict.fromkeys((".pb", ".h5", ".keras"), "TensorFlow"),
-    ".tflite": "LiteRT",
-    ".gguf": "llama.cpp",
-}
-"""What else models are kept in, by the end of the file's name."""
-
-
 def onnx_file(path: Path) -> Path:
-    """The path of an ONNX file. Raises `ModelError` if there is none."""
+    """The path of a file that may be an ONNX file. Raises `ModelError` if there is none."""
     if (path / "metadata.json").is_file():
         raise ModelError(f"{path}: is a compiled model; run or bench it, or give the ONNX file that it comes from")
     if path.is_dir():
@@ -130,12 +119,6 @@ def onnx_file(path: Path) -> Path:
         raise ModelError(f"{path}: no such file")
     if path.stat().st_size == 0:
         raise ModelError(f"{path}: is empty; give an ONNX file")
-    kind = _OTHER_MODELS.get(path.suffix.lower())
-    if kind is not None:
-        raise ModelError(
-            f"{path}: is no ONNX file by its name ({kind}); export the model to ONNX, or in Python give sd.tune_model "
-            "a PyTorch module with example inputs"
-        )
     return path
 
 

@@ -42,6 +42,21 @@ def test_not_onnx(tmp_path: Path, content: bytes) -> None:
     assert_fails(tmp_path / "m.onnx", "not an ONNX model")
 
 
+@pytest.mark.parametrize("name", ["net.pb", "NET.PT", "net.safetensors", "net.gguf"])
+def test_an_onnx_model_may_have_the_name_of_another_kind(tmp_path: Path, name: str) -> None:
+    onnx.save(residual_model(), tmp_path / name)
+    assert load_onnx(tmp_path / name).inputs[0].shape == (1, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("net.pb", "TensorFlow"), ("NET.TFLITE", "LiteRT"), ("m.safetensors", "weights without")]
+)
+@pytest.mark.parametrize("content", [b"bytes", b"", b"\x0a\x03\x0a\x01x"])
+def test_a_file_that_is_none_of_onnx_is_told_by_its_name(tmp_path: Path, name: str, kind: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert_fails(tmp_path / name, "not an ONNX model", f"another kind ({kind}", "export the model to ONNX")
+
+
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
 def test_truncated(tmp_path: Path, share: float) -> None:
     content = residual_model().SerializeToString()

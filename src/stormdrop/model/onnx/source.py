@@ -27,6 +27,16 @@ from .rewrites.sparse import make_dense
 from .sizes import check_weights
 from .weights import bytes_of, in_file, move_out, place
 
+_OTHER_MODELS = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt"), "PyTorch"),
+    **dict.fromkeys((".pt2", ".ep"), "torch.export"),
+    ".safetensors": "weights without their model",
+    **dict.fromkeys((".pb", ".h5", ".keras"), "TensorFlow"),
+    ".tflite": "LiteRT",
+    ".gguf": "llama.cpp",
+}
+"""What else models are kept in, by the end of the file's name."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -82,6 +92,17 @@ def read_source(
     return Source(name, read, drop_unused_inputs(read) + fix_empty_inputs(read))
 
 
+def _by_its_name(path: Path) -> str:
+    """What to do with a file that is none of ONNX, if its name says what it is instead."""
+    kind = _OTHER_MODELS.get(path.suffix.lower())
+    if kind is None:
+        return ""
+    return (
+        f"; its name is that of another kind ({kind}): export the model to ONNX, or in Python give sd.tune_model a "
+        "PyTorch module with example inputs"
+    )
+
+
 def described(node: onnx.NodeProto) -> str:
     """A node for messages: its operator, and its name or else its first output."""
     name = f"node {shown(node.name)!r}" if node.name else f"the node of {shown(''.join(node.output[:1]))!r}"
@@ -100,12 +121,12 @@ def read_model(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(str(path), load_external_data=False)
     except DecodeError as error:
-        raise ModelError(f"{path}: not an ONNX model, or a truncated one") from error
+        raise ModelError(f"{path}: not an ONNX model, or a truncated one{_by_its_name(path)}") from error
     except Exception as error:
         # onnx takes the suffixes .json, .textproto and .onnxtxt for text, and each of its parsers raises its own type.
-        raise ModelError(f"{path}: cannot be read: {one_line(error)}") from error
+        raise ModelError(f"{path}: cannot be read: {one_line(error)}{_by_its_name(path)}") from error
     if not model.graph.node and not model.graph.output:
-        raise ModelError(f"{path}: not an ONNX model: it has no nodes and no outputs")
+        raise ModelError(f"{path}: not an ONNX model: it has no nodes and no outputs{_by_its_name(path)}")
     for tensor in _external_tensors(model):
         _check_location(tensor, path)
     try:
