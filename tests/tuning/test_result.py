@@ -49,6 +49,17 @@ def test_nothing_that_was_tried_is_told_from_nothing_that_worked() -> None:
         result.schedule()
 
 
+@pytest.mark.parametrize(
+    ("budget", "tried"), [({"time": 1e-6}, "nothing was measured"), ({"trials": 2}, "no candidate")]
+)
+def test_an_error_that_ended_a_search_is_why_nothing_was_found(budget: dict[str, Any], tried: str) -> None:
+    with open_store("sqlite://") as store:
+        result = replace(tune_replayed(store, Counting(), **budget), best=None, ended_by="a bad constraint")
+    assert result.why_no_best.startswith(tried) and result.why_no_best.endswith("the search: a bad constraint")
+    with pytest.raises(UnsupportedFunction, match="a bad constraint"):
+        result.schedule()
+
+
 @pytest.mark.parametrize("trials", [None, 4, 100])
 def test_a_space_that_was_measured_as_a_whole_did_not_end_by_its_budget(trials: int | None) -> None:
     result = minimize(

@@ -283,7 +283,10 @@ class SearchResult:
 
     @property
     def why_no_best(self) -> str:
-        """Why there is no result, in a line: nothing was tried, or nothing that was tried has worked."""
+        """Why there is no result, in a line: an error, or nothing was tried, or nothing that was tried has worked."""
+        if self.ended_by:
+            tried = "no candidate worked" if self.trials else "nothing was measured"
+            return f"{tried} before an error ended the search: {self.ended_by}"
         if not self.trials:
             return (
                 "nothing was measured before it was interrupted" if self.interrupted else "no time was left to measure"
