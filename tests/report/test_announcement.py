@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,29 @@ def test_an_operator_by_its_trials() -> None:
 def test_one_run_of_a_process_is_announced() -> None:
     with announced("the command"), announced("the function that it calls"):
         assert only().what == "the command"
+
+
+def test_runs_of_two_threads_are_announced_each_by_itself() -> None:
+    both, read = threading.Barrier(3, timeout=60.0), threading.Barrier(3, timeout=60.0)
+
+    def run(what: str, trials: int) -> None:
+        with announced(what), announced("the function that it calls"), events.span("a search", "phases"):
+            for _ in range(trials):
+                events.happened("trial", "tuning", status="ok")
+            events.level("best seconds", what, 1.0 / trials)
+            both.wait()
+            read.wait()
+
+    threads = [threading.Thread(target=run, args=each) for each in (("matmul", 2), ("softmax", 4))]
+    for thread in threads:
+        thread.start()
+    both.wait()
+    found = {run.what: (run.phase, run.trials, run.best_seconds) for run in runs_at_work()}
+    read.wait()
+    for thread in threads:
+        thread.join()
+    assert found == {"matmul": ("a search", 2, 0.5), "softmax": ("a search", 4, 0.25)}
+    assert runs_at_work() == []
 
 
 def test_a_run_that_fails_is_not_at_work() -> None:

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -39,7 +40,10 @@ _PLACES = ("phases", "tuning")  # where spans happen that are phases
 _EVERY = 1.0  # seconds between two writes of the file, if the phase stays the same
 
 _logger = logging.getLogger(__name__)
-_announced = False  # whether this process has announced a run
+
+
+_announced: ContextVar[_Announcement | None] = ContextVar("_announced", default=None)
+"""The announcement of the run that this thread is at: several threads of a process may each be at one."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,10 @@ def folder() -> Path:
 def announced(
     what: str, seconds: float | None = None, trials: int | None = None, database: str = "", begun: float | None = None
 ) -> Iterator[None]:
-    """A context of a run that says what it does. Inside another one it says nothing of its own.
+    """A context of a run that says what it does. Inside another one of its thread it says nothing of its own.
 
-    A file that cannot be written disturbs no run.
+    It says what happens in its own thread: other threads may be at other runs. A file that cannot be written disturbs
+    no run.
 
     Args:
         what: What is tuned.
@@ -114,18 +119,17 @@ def announced(
         database: Where its records are.
         begun: When it began, a reading of `time.perf_counter`; now by default.
     """
-    global _announced
-    if _announced:
+    if _announced.get() is not None:
         yield
         return
-    _announced = True
     announcement = _Announcement(what, seconds, trials, database, begun)
+    token = _announced.set(announcement)
     try:
         with events.listening(announcement):
             yield
     finally:
         announcement.end()
-        _announced = False
+        _announced.reset(token)
 
 
 def runs_at_work() -> list[Run]:
@@ -164,7 +168,9 @@ class _Announcement:
         self._write()
 
     def __call__(self, event: Event) -> None:
-        """Takes what an event says."""
+        """Takes what an event of its run says. It is called in the thread in which the event happens."""
+        if _announced.get() is not self:
+            return
         phase = self._run.phase
         if event.kind is Kind.STARTED and event.where in _PLACES:
             self._began(event)
