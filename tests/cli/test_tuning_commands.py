@@ -68,7 +68,7 @@ def test_the_table_for_people(database: Path) -> None:
     row = re.search(r"^best +[\d.]+ \w+ +[\d.]+ \w+ to [\d.]+ \w+ +\d+ +(\d+%|-)$", done.stdout, re.MULTILINE)
     assert row is not None
     # An answer measures nothing. The peak is known if this machine was quiet when something else measured it.
-    assert (row[1] == "-") == ("of peak: unknown, because this machine's peak was not measured yet" in done.stdout)
+    assert (row[1] == "-") == ('"of peak" is unknown, because this machine\'s peak was not measured yet' in done.stdout)
     assert "answered from earlier records" in done.stdout
     assert "# schedule" in done.stdout
     assert done.stderr == ""
@@ -276,8 +276,11 @@ def test_all_cores_are_used_where_the_user_chose_no_number() -> None:
 @pytest.mark.parametrize(
     ("known", "line"),
     [
-        (None, "of peak: unknown, because this machine's peak was not measured yet"),
-        (Peak(1e12, 1e10, undisturbed=False), "of peak: something else used the machine while its peak was measured"),
+        (None, '"of peak" is unknown, because this machine\'s peak was not measured yet'),
+        (
+            Peak(1e12, 1e10, undisturbed=False),
+            'the true shares "of peak" are lower: something else used the machine while its peak was measured',
+        ),
         (Peak(1e12, 1e10), ""),
     ],
     ids=["unknown", "disturbed", "known"],

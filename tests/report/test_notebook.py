@@ -77,6 +77,7 @@ def compiled_document() -> dict[str, Any]:
 def test_a_compiled_model_with_its_kernels_folded_away() -> None:
     document = compiled_document()
     elements = shown(compiled_html(document))
+    assert "2.00 times as long as the tuned model" in elements.text
     assert {"details", "summary"} <= {tag for tag, _ in elements.found}
     for words in ("a CPU", "bf16", "x=1; x=4", "1 ms (900 µs to 1.1 ms)", "3 kernels", "60%"):
         assert words in elements.text, words

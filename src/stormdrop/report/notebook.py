@@ -104,7 +104,7 @@ def compiled_html(document: Document) -> str:
     if latency and latency["seconds"] is not None:
         facts.append(("latency", f"{time(latency['seconds'])} ({interval(latency['interval'])})"))
     if untuned and untuned["seconds"] is not None:
-        faster = f", {document['speedup'][0]:.2f} times as long" if document["speedup"] else ""
+        faster = f", {document['speedup'][0]:.2f} times as long as the tuned model" if document["speedup"] else ""
         facts.append(("default schedules", f"{time(untuned['seconds'])}{faster}"))
     if verified and verified["max_error"] is not None:
         facts.append(("error", f"{verified['max_error']:.1e} against {verified['against']}"))

@@ -231,7 +231,7 @@ def _print_kernels(profile: Mapping[str, Any]) -> None:
         )
     if limits and not limits["undisturbed"]:
         output.line(
-            "of its roofline: something else used the machine while its peak was measured; the true shares are lower "
+            'the true shares "of its roofline" are lower: something else used the machine while its peak was measured '
             "(stormdrop doctor --refresh measures it again)"
         )
 

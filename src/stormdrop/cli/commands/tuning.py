@@ -343,13 +343,16 @@ def _say_what_peak_is_worth(machine: Machine) -> None:
 
     limits = known_peak(machine)
     if limits is None and machine.device == OPENCL:
-        print("of peak: unknown, because OpenCL does not tell the limits of its devices")
+        print('"of peak" is unknown, because OpenCL does not tell the limits of its devices')
     elif limits is None and not machine.runner:
         output.line(
-            "of peak: unknown, because this machine's peak was not measured yet; `stormdrop doctor` measures it"
+            '"of peak" is unknown, because this machine\'s peak was not measured yet; `stormdrop doctor` measures it'
         )
     if limits is not None and not limits.undisturbed:
-        output.line("of peak: something else used the machine while its peak was measured; the true shares are lower")
+        output.line(
+            'the true shares "of peak" are lower: something else used the machine while its peak was measured '
+            "(stormdrop doctor --refresh measures it again)"
+        )
 
 
 def _rate(entry: Mapping[str, Any]) -> list[str]:
