@@ -48,6 +48,13 @@ def _commands() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_line_stands_twice_in_a_section(page: Path) -> None:
+    for section in re.split(r"^#+ .*$", prose(page), flags=re.MULTILINE):
+        entries = [line for line in section.splitlines() if re.match(r"- |\| `", line)]
+        assert not {line for line in entries if entries.count(line) > 1}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if target.startswith(("https://", "http://")):
