@@ -54,7 +54,7 @@ def test_a_model() -> None:
         task.update(seconds=seconds, sketch=None)
     text = shown(model_html(document)).text
     assert "900 µs to 1.1 ms" in text
-    assert text.index("large") < text.index("small")
+    assert text.index("large") < text.index("net: conv, relu") and "small" not in text
 
 
 def test_a_bench() -> None:
@@ -76,8 +76,10 @@ def compiled_document() -> dict[str, Any]:
 
 def test_a_compiled_model_with_its_kernels_folded_away() -> None:
     document = compiled_document()
+    document["profile"]["kernels"][0]["layers"] = ["net.conv", "net.relu"]
     elements = shown(compiled_html(document))
     assert "2.00 times as long as the tuned model" in elements.text
+    assert "net: conv, relu" in elements.text and "large" in elements.text
     assert {"details", "summary"} <= {tag for tag, _ in elements.found}
     for words in ("a CPU", "bf16", "x=1; x=4", "1 ms (900 µs to 1.1 ms)", "3 kernels", "60%"):
         assert words in elements.text, words

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from .formatting import config, count, interval, percent, ratios, time
 from .headline import headline
+from .layer_label import layer_label
 from .plots.model_plots import latencies, over_time
 from .plots.svg import inline
 from .search_end import IN_WORDS, end_of
@@ -21,6 +22,7 @@ _numbers = itertools.count(1)
 """Numbers the plots of this process: a notebook shows several, and their inner names must differ."""
 
 _MOST_KERNELS = 8
+_LABEL = 44  # characters of the layers of a kernel
 
 
 def kernel_html(document: Document) -> str:
@@ -71,7 +73,7 @@ def model_html(document: Document) -> str:
     ]
     tasks = sorted(document["tasks"], key=lambda task: -(task["seconds"] or 0.0) * task["weight"])
     kernels = [
-        (task["name"], str(task["weight"]), time(task["seconds"]), task["sketch"] or "plain")
+        (_label(task), str(task["weight"]), time(task["seconds"]), task["sketch"] or "plain")
         for task in tasks[:_MOST_KERNELS]
     ]
     left = len(tasks) - len(kernels)
@@ -146,13 +148,18 @@ def _kernels(document: Document) -> Markup:
     if profile:
         headings = ("kernel", "calls", "together", "share")
         rows = [
-            (each["name"], str(each["calls"]), time(each["seconds"]), percent(each["seconds"] / profile["seconds"]))
+            (_label(each), str(each["calls"]), time(each["seconds"]), percent(each["seconds"] / profile["seconds"]))
             for each in profile["kernels"]
         ]
     if not rows:
         return Markup()
     summary = Markup("<summary>{}</summary>").format(count(len(rows), "kernel"))
     return Markup("<details>{}{}</details>").format(summary, _table(headings, rows))
+
+
+def _label(kernel: Document) -> str:
+    """The layers of a kernel in few words; its name if they are not known."""
+    return layer_label(kernel.get("layers") or (), _LABEL) or str(kernel["name"])
 
 
 def _disturbed(whether: Any, what: str) -> Markup:
