@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Row, text
 
 from stormdrop.errors import StoreError
 from stormdrop.records import Outcome, Problem, Record, Setting, SqlStore, State, Store, StoredSession, open_store
 from stormdrop.records.reading.reader import RecordsReader
-from stormdrop.records.reading.session_lines import SessionFilter
+from stormdrop.records.reading.session_lines import SessionFilter, SessionLine, line_of
 from stormdrop.records.reading.session_progress import ProgressOfSessions
 from stormdrop.records.reading.trial_search import Cursor, TrialFilter, all_trials, find_trials, trials_of
 from stormdrop.trial import Measurement, Status
@@ -113,6 +115,58 @@ def test_a_database_that_is_replaced_is_opened_anew(tmp_path: Path) -> None:
     assert [line.workload_name for line in reader.sessions(SessionFilter())] == ["matmul"]
     assert progress.of(1).read == 1 and reader.models() == {}
     reader.close()
+
+
+def test_what_is_known_of_finished_sessions_follows_every_write(store: Store, reader: RecordsReader) -> None:
+    def compared() -> tuple[object, object]:
+        fresh = RecordsReader(reader.place.file)
+        found = fresh.tuned(), fresh.models()
+        fresh.close()
+        assert (reader.tuned(), reader.models()) == found
+        return found
+
+    net = {"name": "net", "calls": 2}
+    seen = [compared()]
+    for name in ("matmul", "conv2d", "conv2d", "matmul"):
+        begun = session(store, name, model=net if name == "conv2d" else None)
+        seen.append(compared())
+        store.append(begun, 0, [trial(1e-3), trial(None, 2)])
+        seen.append(compared())
+        store.finish(begun, Outcome("tiled", {"rows": 1}, 1e-3 / len(seen)))
+        seen.append(compared())
+    with open_store("sqlite://") as other:
+        other.append(elsewhere := session(other, "matmul", machine="another CPU"), 0, [trial(5e-4)])
+        other.finish(elsewhere, Outcome("tiled", {"rows": 1}, 5e-4))
+        store.absorb(other.dump())
+    seen.append(compared())
+    assert all(before != after for before, after in pairwise(seen))
+
+
+def test_a_look_reads_no_finished_session_again(
+    store: Store, reader: RecordsReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        begun = session(store, f"kernel {number % 2}", model={"name": "net", "calls": 2})
+        store.append(begun, 0, [trial(1e-3)])
+        store.finish(begun, Outcome("tiled", {"rows": 1}, 1e-3))
+    running = session(store, "matmul")
+    reader.tuned()
+    read: list[int] = []
+
+    def counted(row: Row[Any]) -> SessionLine:
+        read.append(row.number)
+        return line_of(row)
+
+    monkeypatch.setattr("stormdrop.records.reading.reader.line_of", counted)
+    known = reader._finished
+    for position in range(3):
+        store.append(running, 0, [trial(1e-3, position)])
+        assert [line.trials for line in reader.tuned()] == [position + 1, 20]
+        assert len(reader.models()["net"]["a CPU"]) == 2
+    assert reader._finished is known and len(read) == 3 * (2 + 2)  # two rows and two kernels
+    store.finish(running, Outcome())
+    reader.tuned()
+    assert reader._finished is not known
 
 
 def test_a_search_reads_a_bounded_number_of_rows(store: Store, reader: RecordsReader) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from .session_lines import (
     state_is,
     whose_writer_ended,
 )
+from .session_sums import Sum, Sums, added, newest_first
 
 _OF_GROUPS = (
     *("number", "workload", "workload_name", "machine", "created"),
@@ -121,6 +122,9 @@ class RecordsReader:
         self._connecting = threading.Lock()
         self._models: dict[int, tuple[str, int, int]] = {}  # name, calls, kernels by the session's number
         self._newest_known = -1  # number of a session whose model is known
+        self._learning = threading.Lock()
+        self._finished: tuple[Sums, Sums] = ({}, {})  # the finished sessions in sums, see `_sums`
+        self._finished_counts: tuple[Any, ...] = ()  # of these sessions
         self._connect()
 
     def _connect(self) -> None:
@@ -133,6 +137,7 @@ class RecordsReader:
             engine = engine.execution_options(postgresql_readonly=True)
         self._engine: Engine = engine
         self._models, self._newest_known = {}, -1
+        self._finished, self._finished_counts = ({}, {}), ()
 
     @property
     def place(self) -> Place:
@@ -218,36 +223,23 @@ class RecordsReader:
 
     def tuned(self, limit: int = 50, offset: int = 0) -> list[TunedLine]:
         """What was tuned on each machine, in one line for each model and for each other function, the newest first."""
-        table = schema.session
-        light = select(*(table.c[name] for name in _OF_GROUPS)).order_by(*ORDERS["newest"])
         with self.reading() as connection:
-            self._learn_models(connection)
-            groups: dict[tuple[Any, ...], list[Row[Any]]] = {}
-            for row in connection.execute(light).all():
-                model = self._models.get(row.number)
-                kind = (row.workload, row.workload_name) if model is None else (None, model[0])
-                key = (*kind, machine_alone(row.machine))
-                groups.setdefault(key, []).append(row)
-            shown = list(groups.items())[offset : offset + limit]
-            newest = [next((row for row in rows if row.best_seconds), rows[0]).number for _, rows in shown]
-            lines = {
-                row.number: line_of(row)
-                for row in connection.execute(select_lines().where(table.c.number.in_(newest))).all()
-            }
-            dead = set(whose_writer_ended(connection))
+            by_line, _ = self._sums(connection)
+            shown = newest_first(by_line)[offset : offset + limit]
+            lines = _lines(connection, [sums.shown.number for _, sums in shown])
         return [
             TunedLine(
                 name=name,
                 machine=machine,
                 is_model=workload is None,
-                sessions=len(of_group),
-                running=sum(row.state == State.RUNNING.value and row.number not in dead for row in of_group),
-                trials=sum(row.trials for row in of_group),
-                failed=sum(row.failed for row in of_group),
-                last=of_group[0].created,
-                newest=lines[number],
+                sessions=sums.sessions,
+                running=sums.running,
+                trials=sums.trials,
+                failed=sums.failed,
+                last=sums.newest.created,
+                newest=lines[sums.shown.number],
             )
-            for ((workload, name, machine), of_group), number in zip(shown, newest, strict=True)
+            for (workload, name, machine), sums in shown
         ]
 
     def session(self, session_id: str) -> SessionDetails | None:
@@ -272,28 +264,54 @@ class RecordsReader:
     def models(self) -> dict[str, dict[str, list[ModelKernel]]]:
         """The kernels of each model by its name and machine; of each kernel the newest session that has a time."""
         with self.reading() as connection:
-            self._learn_models(connection)
-            if not self._models:
-                return {}
-            statement = select_lines(schema.session.c.workload).where(schema.session.c.number.in_(sorted(self._models)))
-            found_rows = connection.execute(statement.order_by(*ORDERS["newest"])).all()
-        found: dict[str, dict[str, dict[int, ModelKernel]]] = {}
-        for row in found_rows:
-            (name, calls, together), line = self._models[row.number], line_of(row)
-            kernels = found.setdefault(name, {}).setdefault(machine_alone(line.machine), {})
-            known = kernels.get(row.workload)
-            if known is None or (known.line.best_seconds is None and line.best_seconds is not None):
-                kernels[row.workload] = ModelKernel(calls, together, line)
-        return {
-            name: {machine: list(kernels.values()) for machine, kernels in machines.items()}
-            for name, machines in found.items()
-        }
+            _, by_kernel = self._sums(connection)
+            lines = _lines(connection, [sums.shown.number for sums in by_kernel.values()])
+        found: dict[str, dict[str, list[ModelKernel]]] = {}
+        for (name, machine, _), sums in newest_first(by_kernel):
+            _, calls, together = self._models[sums.shown.number]
+            kernels = found.setdefault(name, {}).setdefault(machine, [])
+            kernels.append(ModelKernel(calls, together, lines[sums.shown.number]))
+        return found
 
     def models_of(self, numbers: Sequence[int]) -> dict[int, str]:
         """The model whose kernel each of these sessions tunes, by the number of the session; others are left out."""
         with self.reading() as connection:
             self._learn_models(connection)
         return {number: self._models[number][0] for number in numbers if number in self._models}
+
+    def _sums(self, connection: Connection) -> tuple[Sums, Sums]:
+        """All sessions in sums: by line of `tuned`, and those of models by kernel.
+
+        Pages ask for them every few seconds while something runs. Finished sessions stay as they are, so these are
+        read and summed anew only if there are others than before.
+        """
+        table = schema.session
+        light, finished = select(*(table.c[name] for name in _OF_GROUPS)), table.c.state == State.FINISHED.value
+        counts = select(func.count(), func.max(table.c.number), func.sum(table.c.trials)).where(finished)
+        with self._learning:
+            self._learn_models(connection)
+            now = tuple(connection.execute(counts).one())
+            if now != self._finished_counts:
+                self._finished = self._summed(connection.execute(light.where(finished)).all(), ())
+                self._finished_counts = now
+            dead = whose_writer_ended(connection)
+            others = self._summed(connection.execute(light.where(~finished)).all(), dead)
+            by_line, by_kernel = map(added, self._finished, others)
+        return by_line, by_kernel
+
+    def _summed(self, sessions: Sequence[Row[Any]], dead: Collection[int]) -> tuple[Sums, Sums]:
+        by_line: Sums = {}
+        by_kernel: Sums = {}
+        for row in sessions:
+            running = row.state == State.RUNNING.value and row.number not in dead
+            one = Sum(1, int(running), row.trials, row.failed, row, row if row.best_seconds else None)
+            model, machine = self._models.get(row.number), machine_alone(row.machine)
+            line = (row.workload, row.workload_name, machine) if model is None else (None, model[0], machine)
+            by_line[line] = by_line[line] + one if line in by_line else one
+            if model is not None:
+                kernel = (model[0], machine, row.workload)
+                by_kernel[kernel] = by_kernel[kernel] + one if kernel in by_kernel else one
+        return by_line, by_kernel
 
     def _learn_models(self, connection: Connection) -> None:
         """Reads which model each new session is for. That never changes, so each session is read once."""
@@ -308,3 +326,9 @@ class RecordsReader:
 
 def _refuse_writes(connection: Any, _: Any) -> None:
     connection.execute("PRAGMA query_only = ON")
+
+
+def _lines(connection: Connection, numbers: Sequence[int]) -> dict[int, SessionLine]:
+    """The lines of sessions by their numbers."""
+    wanted = select_lines().where(schema.session.c.number.in_(numbers))
+    return {row.number: line_of(row) for row in connection.execute(wanted).all()}
