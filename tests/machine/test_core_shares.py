@@ -85,30 +85,42 @@ def test_ctrl_c_at_any_line_loses_no_core() -> None:
     """
     shares = CoreShares(2)
     for steps in itertools.count():
-        left = steps
-
-        def trace(frame: FrameType, event: str, _: object) -> Any:
-            nonlocal left
-            file, line = frame.f_code.co_filename, frame.f_lineno
-            at_with = event == "line" and linecache.getline(file, line).lstrip().startswith("with ")
-            if file != core_shares.__file__ or event not in ("call", "line") or at_with:
-                return trace
-            left -= 1
-            if left < 0:
-                raise KeyboardInterrupt
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            shares.call(2, lambda share: share)
-            break
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
+        with _InterruptAfter(steps) as lines:
+            _all_of(shares, 2)
         _expect_all_are_free(shares)
+        if lines.left >= 0:
+            break
     assert steps > 12
+
+
+class _InterruptAfter:
+    """Raises `KeyboardInterrupt` in this thread after so many lines of `CoreShares`, and catches it.
+
+    Attributes:
+        left: How many lines are left; below 0 if it has been raised.
+    """
+
+    def __init__(self, lines: int) -> None:
+        self.left = lines
+
+    def __enter__(self) -> _InterruptAfter:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        sys.settrace(self._before)
+        return kind is KeyboardInterrupt and self.left < 0
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        at_with = event == "line" and linecache.getline(file, line).lstrip().startswith("with ")
+        if file != core_shares.__file__ or event not in ("call", "line") or at_with:
+            return self._trace
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return self._trace
 
 
 @pytest.mark.timeout(method="thread")  # the other method uses the same clock
@@ -157,6 +169,36 @@ def test_a_call_waits_for_none_that_was_interrupted_before_it_could_say_so(monke
         shares.call(1, first)
     thread.join(10)
     assert taken == [1]
+
+
+@pytest.mark.timeout(30)
+def test_calls_wait_for_no_waiter_that_has_ended() -> None:
+    """Ctrl-C may come when a call has given its cores back, and is not yet off the list of those that wait."""
+    shares = CoreShares(2)
+    shares._since[threading.Lock()] = time.monotonic() - 10 * core_shares.PATIENCE
+    assert shares.call(1, lambda _: _all_of(shares, 2)) == 1
+    assert not shares._since
+
+
+def test_ctrl_c_at_any_line_of_a_call_that_waits_leaves_no_waiter() -> None:
+    shares = CoreShares(1)
+    for steps in itertools.count():
+        holds, lines = threading.Event(), _InterruptAfter(steps)
+
+        def hold(_: int, holds: threading.Event = holds) -> None:
+            holds.set()
+            time.sleep(5e-3)
+
+        holder = threading.Thread(target=shares.call, args=(1, hold))
+        holder.start()
+        assert holds.wait(10)
+        with lines:
+            assert _all_of(shares, 1) == 1
+        holder.join(10)
+        assert shares._free() == 1 and not shares._since
+        if lines.left >= 0:
+            break
+    assert steps > 20
 
 
 def test_an_interrupted_waiter_leaves_the_core_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

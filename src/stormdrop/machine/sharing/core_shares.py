@@ -101,15 +101,16 @@ class CoreShares:
     def _give(self, call: threading.Lock) -> None:
         """Gives the cores of a call back, as far as it has taken any."""
         with self._lock:
-            self._shares.pop(call, None)
             if self._since:
                 self._since.pop(call, None)  # an interrupt has ended it while it waited
+            self._shares.pop(call, None)
             if self._shares:
                 self._freed.notify_all()  # an interrupted waiter may have been the one that was notified
 
     def _free(self) -> int:
-        """The number of cores that no call has."""
-        for ended in [call for call in self._shares if not call.locked()]:
-            del self._shares[ended]
-            self._since.pop(ended, None)
+        """The number of cores that no call has. Calls that have ended without saying so are forgotten."""
+        known: dict[threading.Lock, Any]
+        for known in (self._since, self._shares):  # each by itself, as an interrupt may come between the two
+            for ended in [call for call in known if not call.locked()]:
+                del known[ended]
         return self._cores - sum(self._shares.values())
