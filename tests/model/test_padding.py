@@ -94,3 +94,53 @@ def test_what_cannot_be_padded_is_one_line(model: CompiledModel) -> None:
         padded(feeds_of(3)["ids"], ids=feeds_of(3)["ids"])
     with pytest.raises(InputError, match="is float64, not int64"):
         padded.run({**feeds_of(3), "ids": np.ones((1, 3))})
+
+
+def two_sequences() -> onnx.ModelProto:
+    """Doubles a source and a target, whose lengths have no names and therefore move together at equal lists."""
+    nodes = [helper.make_node("Add", [name, name], [f"{name}_twice"]) for name in ("source", "target")]
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name + end, TensorProto.FLOAT, (None, 6)) for name in ("source", "target")]
+        for end in ("", "_twice")
+    )
+    graph = helper.make_graph(nodes, "two_sequences", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def sequences(source: int, target: int, width: int = 6) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {
+        "source": rng.random((source, width), np.float32),
+        "target": rng.random((target, width), np.float32),
+    }
+
+
+def padded_sequences(source: Any, target: Any) -> PaddedModel:
+    with open_store("sqlite://") as store:
+        shapes = {"source": (source, 6), "target": (target, 6)}
+        return PaddedModel(compile_model(two_sequences(), shapes=shapes, store=store), mask=None)
+
+
+def test_two_lengths_that_no_size_tells_apart_have_to_be_equal() -> None:
+    padded = padded_sequences((4, 8), (4, 8))
+    feeds = sequences(3, 3)
+    for name, value in feeds.items():
+        np.testing.assert_array_equal(padded.run(feeds)[f"{name}_twice"], 2 * value)
+    for source, target in ((6, 3), (3, 6), (8, 3)):
+        with pytest.raises(
+            InputError,
+            match=rf"axis 0 of source is {source}, axis 0 of target is {target}: axis 0 of output source_twice may "
+            "belong to each of them, as they are equal at all sizes; tune a size at which they differ$",
+        ):
+            padded.run(sequences(source, target))
+
+
+def test_an_axis_that_no_size_varies_is_not_padded() -> None:
+    """Nothing would cut it back."""
+    padded = padded_sequences((4, 8), 4)
+    feeds = sequences(3, 4)
+    for name, value in feeds.items():
+        np.testing.assert_array_equal(padded.run(feeds)[f"{name}_twice"], 2 * value)
+    for refused in (sequences(3, 3), sequences(3, 4, width=5)):
+        with pytest.raises(InputError, match=r"its sizes are .*, and what fits into one$"):
+            padded.run(refused)

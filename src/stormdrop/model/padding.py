@@ -22,6 +22,8 @@ from .inputs.samples import sample_feeds
 
 Arrays = Mapping[str, NDArray[Any]]
 
+_Place = tuple[int, int]  # an input, by its number, and one of its axes
+
 _LEVEL, _LEVEL_OF_BFLOAT16 = 1e-3, 5e-2
 """The largest error between an input and the same one padded, whose kernels round differently, by the precision."""
 
@@ -30,7 +32,9 @@ class PaddedModel:
     """A model of several sizes that also takes inputs between them, such as sequences of any length up to the longest.
 
     Inputs are padded with zeros at their ends to the smallest size that holds them, the mask as well, and the outputs
-    are cut back. Several threads may call one object.
+    are cut back. Only axes that differ between sizes are padded. Two of them that are equal at all sizes, such as those
+    of two sequences, have to be equal in a call, too, if an output has their length: nothing says which of the two it
+    belongs to. Several threads may call one object.
 
     A call costs what the larger size costs, and the copies: tune sizes that are close where calls are frequent.
 
@@ -64,6 +68,8 @@ class PaddedModel:
         if len(model.sizes) < 2:
             raise InputError(f"{model.metadata.name} has one size: there is none to pad to; tune it for several")
         self._sources = _sources(model)
+        places = _places(model)
+        self._fixed = [place for place in places if len(set(_lengths(model.sizes, *place))) == 1]
         self._known: dict[tuple[tuple[int, ...], ...], Size] = {}
         self._try_padding()
 
@@ -77,7 +83,8 @@ class PaddedModel:
             All outputs by name, of the shapes that belong to those of the inputs.
 
         Raises:
-            InputError: As `CompiledModel.run`, or no size holds the inputs.
+            InputError: As `CompiledModel.run`; no size holds the inputs; or they differ in a length that an output has,
+                and that is the same at all sizes.
         """
         infos = self.model.inputs
         if not all(info.name in feeds for info in infos):
@@ -85,7 +92,9 @@ class PaddedModel:
         shapes = tuple(np.shape(feeds[info.name]) for info in infos)
         size = self._known.get(shapes)
         if size is None:
-            size = self._known[shapes] = self._holding(shapes)
+            size = self._holding(shapes)
+            self._expect_one_length(shapes)
+            self._known[shapes] = size
         if size.shapes == shapes:
             return self.model.run(feeds)
         padded = dict(feeds)
@@ -103,17 +112,38 @@ class PaddedModel:
 
     def _holding(self, shapes: Sequence[tuple[int, ...]]) -> Size:
         """The smallest size that holds inputs of these shapes."""
-        holding = [size for size in self.model.sizes if all(map(_holds, size.shapes, shapes))]
+        holding = [size for size in self.model.sizes if self._can_pad(shapes, size)]
         if not holding:
             infos = self.model.inputs
             wanted = shapes_in_words({info.name: shape for info, shape in zip(infos, shapes, strict=True)})
             raise InputError(f"{self.model.metadata.name} {self.model.metadata.lacks(wanted)}, and what fits into one")
         return min(holding, key=lambda size: sum(map(math.prod, size.shapes)))
 
+    def _can_pad(self, shapes: Sequence[tuple[int, ...]], size: Size) -> bool:
+        """Whether inputs of these shapes fit into a size, and what no size varies is as long as it is there."""
+        return all(map(_holds, size.shapes, shapes)) and all(
+            shapes[index][axis] == size.shapes[index][axis] for index, axis in self._fixed
+        )
+
+    def _expect_one_length(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Raises `InputError` if an axis of an output may have one length or another."""
+        infos = self.model.inputs
+        for output, axes in zip(self.model.outputs, self._sources, strict=True):
+            for axis, sources in enumerate(axes):
+                if len({shapes[index][place] for index, place in sources}) > 1:
+                    given = ", ".join(
+                        f"axis {place} of {shown(infos[index].name)} is {shapes[index][place]}"
+                        for index, place in sources
+                    )
+                    raise InputError(
+                        f"{self.model.metadata.name}: {given}: axis {axis} of output {shown(output.name)} may belong "
+                        "to each of them, as they are equal at all sizes; tune a size at which they differ"
+                    )
+
     def _cut(self, outputs: Arrays, shapes: Sequence[tuple[int, ...]]) -> dict[str, NDArray[Any]]:
         cut = {}
         for (name, value), axes in zip(outputs.items(), self._sources, strict=True):
-            slices = [slice(None if source is None else shapes[source[0]][source[1]]) for source in axes]
+            slices = [slice(shapes[sources[0][0]][sources[0][1]] if sources else None) for sources in axes]
             cut[name] = np.ascontiguousarray(value[tuple(slices)])
         return cut
 
@@ -150,29 +180,31 @@ def _padded(value: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     return np.pad(value, [(0, wanted - given) for wanted, given in zip(shape, value.shape, strict=True)])
 
 
-def _sources(model: CompiledModel) -> list[list[tuple[int, int] | None]]:
-    """For each axis of each output the input and the axis that it is as long as, at all sizes; None if it is constant.
+def _sources(model: CompiledModel) -> list[list[list[_Place]]]:
+    """For each axis of each output the axes of inputs that are as long as it at all sizes; none if it is constant.
 
     Raises:
         InputError: An axis that varies is as long as that of no input.
     """
     found = []
-    places = [(index, axis) for index, info in enumerate(model.inputs) for axis in range(len(info.shape))]
     for position, info in enumerate(model.outputs):
-        axes: list[tuple[int, int] | None] = []
+        axes: list[list[_Place]] = []
         for axis in range(len(info.shape)):
             lengths = [size.outputs[position].shape[axis] for size in model.sizes]
-            if len(set(lengths)) == 1:
-                axes.append(None)
-                continue
-            alike = [place for place in places if _lengths(model.sizes, *place) == lengths]
-            if not alike:
+            varies = len(set(lengths)) > 1
+            alike = [place for place in _places(model) if varies and _lengths(model.sizes, *place) == lengths]
+            if varies and not alike:
                 raise InputError(
                     f"{model.metadata.name}: axis {axis} of output {shown(info.name)!r} is that of no input"
                 )
-            axes.append(alike[0])
+            axes.append(alike)
         found.append(axes)
     return found
+
+
+def _places(model: CompiledModel) -> list[_Place]:
+    """All axes of all inputs."""
+    return [(index, axis) for index, info in enumerate(model.inputs) for axis in range(len(info.shape))]
 
 
 def _lengths(sizes: Sequence[Size], index: int, axis: int) -> list[int]:
