@@ -24,7 +24,9 @@ def node(*words: Any, **attributes: Any) -> onnx.NodeProto:
 
 def model(nodes: list[onnx.NodeProto], weights: dict[str, tuple[int, ...]], **constants: Any) -> onnx.ModelProto:
     extra = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    return make_model(nodes, weights, {"x": ("N", 6, 8)}, {"y": ("a", "b", "c")}, extra=extra)
+    made = make_model(nodes, weights, {"x": ("N", 6, 8)}, {"y": ("a", "b", "c")}, extra=extra)
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return made
 
 
 KEEP: dict[str, tuple[Any, Any, Any]] = {
@@ -69,6 +71,20 @@ KEEP: dict[str, tuple[Any, Any, Any]] = {
         {"flat": [-1, 8], "chosen": [[0, 2], [6, 8], [12, 14], [18, 20]]},
     ),
     "a concatenation along another axis": ([node("Concat", "x x", "y", axis=2)], {}, {}),
+    "an activation that onnxruntime runs": (
+        [node("MatMul", "x w", "p"), node("QuickGelu", "p", "y", domain="com.microsoft")],
+        {"w": (8, 5)},
+        {},
+    ),
+    "an activation that onnxruntime runs with the batch as the second axis": (
+        [
+            node("Transpose", "x", "t", perm=[1, 0, 2]),
+            node("FastGelu", "t", "p", domain="com.microsoft"),
+            node("Transpose", "p", "y", perm=[1, 0, 2]),
+        ],
+        {},
+        {},
+    ),
 }
 
 MIX: dict[str, tuple[Any, Any, Any]] = {
@@ -106,11 +122,27 @@ MIX: dict[str, tuple[Any, Any, Any]] = {
     ),
     "all rows twice": ([node("Tile", "x twice", "y")], {}, {"twice": [2, 1, 1]}),
     "words of a row that become rows": ([node("Reshape", "x shape", "y")], {}, {"shape": [6, ROWS, 8]}),
+    "distances between all rows, which onnxruntime computes": (
+        [
+            node("Reshape", "x flat", "f"),
+            node("CDist", "f f", "d", domain="com.microsoft", metric="sqeuclidean"),
+            node("Reshape", "d shape", "y"),
+        ],
+        {},
+        {"flat": [ROWS, -1], "shape": [ROWS, 2, 2]},
+    ),
+    "an activation that onnxruntime runs on words that became rows": (
+        [node("Transpose", "x", "t", perm=[1, 0, 2]), node("Gelu", "t", "y", domain="com.microsoft")],
+        {},
+        {},
+    ),
     "rows along another axis at the end": ([node("Transpose", "x", "y", perm=[1, 0, 2])], {}, {}),
 }
 
 
 def prove(nodes: Any, weights: Any, constants: Any) -> None:
+    if any(each.domain for each in nodes):
+        pytest.importorskip("onnxruntime", reason="it runs a part of the model")
     source = model(nodes, weights, **{name: np.array(value) for name, value in constants.items()})
     graph = load_graph(source, {"x": (ROWS, 6, 8)})
     prove_rows(graph, ["x"], ROWS)

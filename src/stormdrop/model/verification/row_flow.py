@@ -10,13 +10,13 @@ A tensor of a model with `rows` rows carries them along one of its axes, where `
 So the row of an element is `index[axis] // inner % rows`. A kernel keeps rows apart if, at every point of its loops,
 each element that it reads belongs to the row of the element that it writes, or to no row, as those of weights do. TVM's
 analyzer proves this for each load. If the element depends on a constant, as in a gather with constant indices, NumPy
-looks at all points. What neither of them proves, and what cannot be read, is taken as not proven. A part that
-onnxruntime runs is believed to keep rows along the first axis: `rows` tries whether it does.
+looks at all points. What neither of them proves, and what cannot be read, is taken as not proven. That is so of parts
+that onnxruntime runs, too, unless they compute each element from the same element of their only argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +28,11 @@ from ...errors import UnsupportedFunction
 from ...ir.expressions import loads_in
 from ...ir.grid import GridEvaluator
 from ...ir.stages import Stage, StageGraph, shape_of
-from ..graph.expressions import VIEWS, bindings_of, calls_kernel, operator_name, part_index
+from ..graph.expressions import VIEWS, bindings_of, calls_kernel, operator_name, part_arguments, part_index
 from ..graph.graph import Graph
+
+_ELEMENTWISE = frozenset({"com.microsoft.FastGelu", "com.microsoft.Gelu", "com.microsoft.QuickGelu"})
+"""Operators of onnxruntime's own that compute each element from the same one. Those of the standard become kernels."""
 
 
 class Rows(NamedTuple):
@@ -86,17 +89,21 @@ def _flow_of(value: Any, flows: Mapping[Any, Any], kernels: _Kernels, rows: int)
         return results if hasattr(value.ty, "fields") else results[0]
     if operator_name(value) in VIEWS:
         return _viewed(value, _flow_of(value.args[0], flows, kernels, rows), rows)
-    if part_index(value) is not None:
-        return _flow_of_part(value, rows)
+    part = part_index(value)
+    if part is not None:
+        operators = kernels.graph.foreign.reports[part].operators
+        return _flow_of_part(value, operators, [_flow_of(each, flows, kernels, rows) for each in part_arguments(value)])
     raise NotProven(f"{operator_name(value) or type(value).__name__} is no kernel of ours")
 
 
-def _flow_of_part(value: Any, rows: int) -> Any:
-    """Where the rows of the results of a part are, if it keeps them."""
-    results = list(getattr(value.ty, "fields", [value.ty]))
-    if not all(result.shape is not None and len(result.shape) and int(result.shape[0]) == rows for result in results):
-        raise NotProven("a part that onnxruntime runs makes something without rows")
-    return [Rows(0, 1) for _ in results] if hasattr(value.ty, "fields") else Rows(0, 1)
+def _flow_of_part(value: Any, operators: Collection[str], arguments: Sequence[Any]) -> Any:
+    """Where the rows of the results of a part are, if it keeps them. It has these operators and these arguments."""
+    unknown = [operator for operator in operators if operator not in _ELEMENTWISE]
+    if unknown:
+        raise NotProven(f"onnxruntime runs {', '.join(unknown)}, of which nothing is known")
+    if len(arguments) != 1:
+        raise NotProven(f"onnxruntime runs {', '.join(operators)} of {len(arguments)} arguments")
+    return [arguments[0]] * len(value.ty.fields) if hasattr(value.ty, "fields") else arguments[0]
 
 
 def _integers(arguments: Sequence[Any]) -> dict[int, Any]:
@@ -128,18 +135,18 @@ class _Kernels:
     """The kernels of a model. What is proven of one is known for its next call."""
 
     def __init__(self, graph: Graph, rows: int) -> None:
-        self._graph, self._rows = graph, rows
+        self.graph, self._rows = graph, rows
         self._known: dict[Any, list[Flow]] = {}
 
     def flows(self, name: str, arguments: tuple[Flow, ...], integers: Mapping[int, Any]) -> list[Flow]:
         """Where the rows of the results of a kernel are. Raises `NotProven`."""
         if not any(arguments):
-            function = self._graph.mod[name]
+            function = self.graph.mod[name]
             return [None] * (len(function.params) - len(arguments))
         key = name, arguments, tuple((position, value.data_ptr()) for position, value in integers.items())
         if key not in self._known:
             try:
-                self._known[key] = _flows_of_kernel(self._graph.mod[name], arguments, integers, self._rows)
+                self._known[key] = _flows_of_kernel(self.graph.mod[name], arguments, integers, self._rows)
             except (NotProven, UnsupportedFunction) as reason:
                 raise NotProven(f"{name}: {reason}") from reason
         return self._known[key]

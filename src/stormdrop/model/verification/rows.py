@@ -5,8 +5,8 @@
     8 rows, and 8 rows whose rows from 5 on are others     the first 5 rows of the outputs are the same, bit by bit
     8 rows, and their first 4 rows at the size of 4        the first 4 rows of the outputs are equal up to rounding
 
-The first check also finds parts that onnxruntime runs, which nothing proves. The second one finds a model that computes
-with the number of its rows, such as one that divides by it.
+The first check does not rely on the proof. The second one finds a model that computes with the number of its rows, such
+as one that divides by it.
 """
 
 from __future__ import annotations
