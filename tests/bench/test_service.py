@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from contenders import Sleeper, contender
@@ -9,8 +13,8 @@ from contenders import Sleeper, contender
 from stormdrop.bench.closed_loop import LoopTimes
 from stormdrop.bench.contender import ContenderSpec, Unavailable
 from stormdrop.bench.contender_process import ContenderProcess
-from stormdrop.bench.service import Load, calls_at_a_time, serve, service_of, take_service_turns
-from stormdrop.errors import InputError
+from stormdrop.bench.service import Load, Services, calls_at_a_time, serve, service_of, take_service_turns
+from stormdrop.errors import InputError, MeasureError
 from stormdrop.measure.timing import Call
 
 
@@ -69,6 +73,60 @@ def test_contenders_serve_in_turns_and_the_best_form_counts() -> None:
     assert theirs[1].forms["quick"] > 1.5 * theirs[1].forms["slow"]
     assert theirs[1].calls >= 10 and theirs[1].per_second <= 500
     assert 0.0 <= services.disturbed <= 1.0
+
+
+class Failing(Server):
+    """Fails, or ends its process, when it serves two calls at a time."""
+
+    def __init__(self, threads: int, dies: bool) -> None:
+        super().__init__(threads)
+        self._dies = dies
+
+    def forms(self, at_a_time: int) -> Mapping[str, Sequence[Call]]:
+        return {**super().forms(at_a_time), **({"bad": [self._fail] * at_a_time} if at_a_time > 1 else {})}
+
+    def _fail(self) -> None:
+        if self._dies:
+            os._exit(3)
+        raise ValueError("out of memory")
+
+
+class Unprepared(Server):
+    """Fails when it is prepared for two calls at a time."""
+
+    def forms(self, at_a_time: int) -> Mapping[str, Sequence[Call]]:
+        if at_a_time > 1:
+            raise ValueError("out of memory")
+        return super().forms(at_a_time)
+
+
+def services_of(ours: ContenderSpec, theirs: ContenderSpec) -> Services:
+    processes = [ContenderProcess(spec, 1) for spec in (ours, theirs)]
+    try:
+        return take_service_turns(processes, Load(0.1, (1, 2, 3)))
+    finally:
+        for process in processes:
+            process.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "reason"),
+    [
+        (Failing, {"dies": False}, "peer failed: .*out of memory"),
+        (Failing, {"dies": True}, "peer: its process ended"),
+        (Unprepared, {}, "peer failed: .*out of memory"),
+    ],
+)
+def test_a_peer_that_fails_costs_no_other_timing(kind: type[Server], arguments: Any, reason: str) -> None:
+    server = ContenderSpec("stormdrop", f"{__name__}:Server", {})
+    failing = ContenderSpec("peer", f"{__name__}:{kind.__name__}", arguments)
+    services = services_of(server, failing)
+    ours, theirs = services.by_contender
+    assert [service.at_a_time for service in ours] == [1, 2, 3]
+    assert [service.at_a_time for service in theirs] == [1], "what it served before it failed"
+    assert list(services.missing) == ["peer"] and re.match(reason, services.missing["peer"])
+    with pytest.raises(MeasureError, match=r"failed|ended"):
+        services_of(replace(failing, name="stormdrop"), server)
 
 
 def test_something_in_this_process_serves() -> None:

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, MeasureError
 from ..machine.sharing.foreign_load import LoadWatch, read_counters
 from ..machine.sharing.lock import MachineLock
 from ..measure.timing import Call
@@ -141,7 +141,7 @@ class Services:
         by_contender: For each contender a service for each number of calls at a time that it can serve.
         disturbed: The share of the turns in which something else used the machine. They are kept: what slows a service
             down now and then belongs to its percentiles.
-        missing: For each contender that cannot serve all numbers of calls the reason, by name.
+        missing: For each contender that cannot serve all numbers of calls, or failed, the reason, by name.
     """
 
     by_contender: Sequence[Sequence[Service]]
@@ -184,19 +184,33 @@ def take_service_turns(processes: Sequence[ContenderProcess], load: Load) -> Ser
         processes: The contenders, ours first.
         load: How they are called.
 
+    A peer that fails, or whose process dies, is left out from then on. What it served before is kept.
+
     Raises:
-        MeasureError: A contender failed, or its process died.
+        MeasureError: Ours failed, or its process died.
     """
     services: list[list[Service]] = [[] for _ in processes]
     missing: dict[str, str] = {}
+    failed: set[int] = set()
+
+    def leave_out(index: int, reason: MeasureError) -> None:
+        if index == 0:
+            raise reason
+        failed.add(index)
+        missing[processes[index].name] = str(reason)
+
     disturbed = turns = 0
     for at_a_time in load.calls:
         forms: list[tuple[int, str]] = []
         for index, process in enumerate(processes):
+            if index in failed:
+                continue
             try:
                 forms += [(index, form) for form in process.forms(at_a_time)]
             except Unavailable as reason:
                 missing[process.name] = str(reason)
+            except MeasureError as reason:
+                leave_out(index, reason)
         times: list[list[LoopTimes]] = [[] for _ in forms]
         with closing(MachineLock()) as lock:
             for turn in range(load.turns):
@@ -204,11 +218,19 @@ def take_service_turns(processes: Sequence[ContenderProcess], load: Load) -> Ser
                     for position in range(len(forms)):
                         number = (turn + position) % len(forms)
                         index, form = forms[number]
-                        taken, suspect = processes[index].serve_calls(form, load.seconds / load.turns)
+                        if index in failed:
+                            continue
+                        try:
+                            taken, suspect = processes[index].serve_calls(form, load.seconds / load.turns)
+                        except MeasureError as reason:
+                            leave_out(index, reason)
+                            continue
                         times[number].append(taken)
                         disturbed += suspect
                         turns += 1
-        for index, best in _best_forms(forms, times, at_a_time).items():
+        kept = [number for number, (index, _) in enumerate(forms) if index not in failed]
+        kept_forms, kept_times = [forms[number] for number in kept], [times[number] for number in kept]
+        for index, best in _best_forms(kept_forms, kept_times, at_a_time).items():
             services[index].append(best)
     return Services(services, disturbed / turns if turns else math.nan, missing)
 
