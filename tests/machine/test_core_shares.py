@@ -233,20 +233,24 @@ def test_an_interrupted_waiter_leaves_the_core_to_the_next_one(monkeypatch: pyte
     assert done == ["second"]
 
 
-def test_calls_that_wait_have_their_turn() -> None:
-    """A thread that calls again at once does not pass over those that wait."""
-    shares, calls, together = CoreShares(1), [0] * 4, threading.Barrier(4, timeout=10)
+def test_a_call_that_has_waited_long_enough_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that calls again at once does not take the core that it has just given back."""
+    monkeypatch.setattr(core_shares, "PATIENCE", 0.0)
+    shares, order = CoreShares(1), list[str]()
 
-    def call(number: int) -> None:
-        together.wait()
-        end = time.perf_counter() + 0.5
-        while time.perf_counter() < end:
-            shares.call(1, lambda _: time.sleep(3e-3))  # longer than the others' patience
-            calls[number] += 1
+    def first(_: int) -> None:
+        order.append("first")
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            while len(shares._since) < number:
+                time.sleep(1e-3)
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(call, range(4)))
-    assert max(calls) - min(calls) <= 0.5 * max(calls), calls
+    threads = [threading.Thread(target=shares.call, args=(1, lambda _, n=name: order.append(n))) for name in "ab"]
+    shares.call(1, first)
+    shares.call(1, lambda _: order.append("again"))
+    for thread in threads:
+        thread.join(10)
+    assert order == ["first", "a", "b", "again"]
 
 
 def test_several_that_wait_begin_when_several_cores_are_free() -> None:
