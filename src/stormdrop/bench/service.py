@@ -83,7 +83,8 @@ class Service:
         per_second: The median throughput of its turns.
         interval: A 95% interval of `per_second`.
         percentiles: For each of `PERCENTS` the latency in seconds that so many calls do not exceed, with its 95%
-            interval; None where the calls are too few to know it.
+            interval; None where the calls are too few to know it. The interval is that of independent calls. What
+            slows a turn down slows many of its calls, so that the percentile of other turns is outside more often.
         ratio: Its throughput over ours, turn by turn: below 1, ours is higher. With a 95% interval. 1 for ours. None
             if ours does not serve so many calls, and where nothing is compared, as by `serve`.
         form: How it serves several calls; empty if there is one form only.
