@@ -106,6 +106,81 @@ def test_weights_that_were_replaced_are_not_ignored(tmp_path: Path) -> None:
         torch.testing.assert_close(fast(x), module(x))
 
 
+def write_and_read(x: Any, y: Any) -> Any:
+    x.add_(1.0)
+    return y * 2.0
+
+
+def write_both(x: Any, y: Any) -> Any:
+    x.add_(1.0)
+    y.mul_(3.0)
+    return x + 1.0
+
+
+def write_a_row(x: Any, y: Any) -> Any:
+    x[0].copy_(y[0])
+    return x * 2.0
+
+
+SHARED = {
+    "a view": lambda base: (base, base[:]),
+    "a part": lambda base: (base[:3], base[2:]),
+    "columns": lambda base: (base[:, ::2], base[:, 1::2]),
+    "another storage": lambda base: (base, torch.from_numpy(base.numpy())),
+}
+ITSELF = pytest.param(write_a_row, lambda base: (base[:1].expand(4, 4), torch.ones(4, 4)), id="itself")
+APART = {
+    "two": lambda base: (base, torch.ones(4, 4)),
+    "rows": lambda base: (base[:2], base[2:]),
+    "columns": lambda base: (base[:, ::2], torch.ones(4, 2)),
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        *(
+            pytest.param(function, inputs, id=f"{function.__name__}-{name}")
+            for function in (write_and_read, write_both, write_a_row)
+            for name, inputs in SHARED.items()
+        ),
+        ITSELF,
+    ],
+)
+def test_what_is_written_to_shared_memory_is_not_ignored(function: Any, inputs: Any, tmp_path: Path) -> None:
+    ours, right = (torch.arange(16.0).reshape(4, 4) for _ in range(2))
+    fast = compiled(function, tmp_path)
+    x, y = (one.clone() for one in inputs(ours))
+    fast(x, y)  # the graph is compiled, if Dynamo takes it for the same one
+    with pytest.warns(RuntimeWarning, match="memory another input shares"):
+        torch.testing.assert_close(fast(*inputs(ours)), function(*inputs(right)))
+    torch.testing.assert_close(ours, right)
+
+
+@pytest.mark.parametrize("inputs", APART.values(), ids=APART)
+def test_parts_of_a_tensor_that_share_nothing_are_compiled(inputs: Any, tmp_path: Path) -> None:
+    ours, right = (torch.arange(16.0).reshape(4, 4) for _ in range(2))
+    fast = compiled(write_both, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        torch.testing.assert_close(fast(*inputs(ours)), write_both(*inputs(right)))
+    torch.testing.assert_close(ours, right)
+
+
+def test_weights_that_share_what_is_written_are_not_ignored(tmp_path: Path) -> None:
+    module = torch.nn.Linear(4, 4, bias=False).eval()
+
+    def function(x: Any, rows: Any) -> Any:
+        rows.add_(1.0)
+        return module(x)
+
+    fast, x, rows = compiled(function, tmp_path), torch.ones(1, 4), module.weight.detach()[1:3]
+    torch.testing.assert_close(fast(x, rows.clone()), module(x), atol=1e-5, rtol=1e-5)
+    with pytest.warns(RuntimeWarning, match="memory another input shares"):
+        ours = fast(x, rows)
+    torch.testing.assert_close(ours, module(x))
+
+
 def test_denormals_are_kept_if_asked_for(tmp_path: Path) -> None:
     module, x = torch.nn.Linear(1, 1, bias=False).eval(), torch.full((1, 1), 1e-30)
     module.weight.data[:] = 1e-10

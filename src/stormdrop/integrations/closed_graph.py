@@ -110,6 +110,76 @@ def written_inputs(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> tup
     )
 
 
+class WrittenMemory:
+    """Tells whether what a graph writes to shares memory with another input of it: in doubt, it does.
+
+    What lies where it lay in the last call is not compared with the weights again.
+
+    Args:
+        weights: The tensors that are always the same, at the same place.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        self._weights = [_reach(weight) for weight in weights]
+        self._last: tuple[list[Any], list[_Reach] | None] = [], []  # where they lay; None if these shared memory
+
+    def is_shared(self, written: Sequence[torch.Tensor], read: Sequence[torch.Tensor]) -> bool:
+        """Whether elements of a tensor that is written to may be elements of another one, too, or twice its own.
+
+        Two columns of one matrix count as shared, because their elements lie between each other's.
+
+        Args:
+            written: The tensors that are written to, of the same shapes in each call.
+            read: Those that are only read, without the weights.
+        """
+        places = [(one.data_ptr(), one.stride()) for one in written]
+        before, reaches = self._last
+        if places != before:
+            reaches = [_reach(one) for one in written]
+            if not all(map(_is_spread, written)) or _overlap(reaches, self._weights):
+                reaches = None
+            self._last = places, reaches
+        if reaches is None:
+            return True
+        others = [_reach(one) for one in read]
+        return any(begin < end and first < last for first, end in reaches for begin, last in others)
+
+
+_Reach = tuple[int, int]
+"""The addresses in bytes from which and up to which the elements of a tensor lie."""
+
+
+def _reach(tensor: torch.Tensor) -> _Reach:
+    begin, shape = tensor.data_ptr(), tensor.shape
+    if 0 in shape:
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * tensor.element_size()
+
+
+def _overlap(written: Sequence[_Reach], read: Sequence[_Reach]) -> bool:
+    """Whether one of those that are written overlaps another one of all."""
+    end_of_written = end_of_any = 0
+    for begin, end, is_written in sorted([*((*one, True) for one in written), *((*one, False) for one in read)]):
+        if begin < (end_of_any if is_written else end_of_written):
+            return True
+        end_of_any = max(end_of_any, end)
+        end_of_written = max(end_of_written, end) if is_written else end_of_written
+    return False
+
+
+def _is_spread(tensor: torch.Tensor) -> bool:
+    """Whether no two elements of a tensor are the same, such as those of `expand`."""
+    if tensor.is_contiguous():
+        return True
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return False
+        reach += (size - 1) * stride
+    return True
+
+
 def _may_write(node: torch.fx.Node) -> bool:
     """Whether a node may write to one of its arguments: in doubt, it may."""
     if node.op == "call_module" or node.kwargs.get("inplace") or "out" in node.kwargs:

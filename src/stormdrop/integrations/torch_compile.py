@@ -9,7 +9,8 @@ What was compiled is kept for later processes (`graph_key`, `model/kept_models`)
 such as a static cache of keys and values, is copied there after the call (`closed_graph`).
 
 What cannot be compiled runs eagerly, with one warning that says why: a graph with an operator that is not supported, a
-graph that has to compute gradients, and a graph whose weights have changed since it was compiled.
+graph that has to compute gradients, a graph whose weights have changed since it was compiled, and a graph that writes
+to memory that two of its inputs share.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import torch
 
 from ..errors import InputError, ModelError, StormdropError, hint
 from ..tuning.options import DEFAULT_SEARCH, TuneOptions
-from .closed_graph import ClosedGraph, closed, name_of, written_inputs
+from .closed_graph import ClosedGraph, WrittenMemory, closed, name_of, written_inputs
 from .compile_progress import compiling, said
 from .graph_key import NoKey, key_of
 
@@ -151,6 +152,9 @@ class _Graph:
         if not compiled.is_current(arguments):
             self._say("its weights have changed since it was compiled; torch.compiler.reset() compiles it anew")
             return self._graph(*arguments)
+        if compiled.shares_what_it_writes(arguments):
+            self._say("it writes to an input whose memory another input shares; x.clone() has memory of its own")
+            return self._graph(*arguments)
         try:
             return compiled(arguments)
         except StormdropError as error:  # for example in a process that was forked after the first call
@@ -214,6 +218,9 @@ class _Compiled:
         self._weights = [
             (position, argument, _state(argument)) for position, argument in enumerate(arguments) if constant[position]
         ]
+        weights = [argument for _, argument, _ in self._weights if isinstance(argument, torch.Tensor)]
+        self._memory = WrittenMemory(weights if written else [])
+        self._read = [position for position in self._inputs if position not in written]
         name = name_of(graph)
         module = closed(name, graph, arguments, self._inputs, written)
         examples = tuple(arguments[position] for position in self._inputs)
@@ -230,6 +237,14 @@ class _Compiled:
         return all(
             arguments[position] is weight and _state(weight) == state for position, weight, state in self._weights
         )
+
+    def shares_what_it_writes(self, arguments: Sequence[Any]) -> bool:
+        """Whether a tensor that it writes to shares memory with another one: each input is a copy of its own here.
+
+        The weights have to be current.
+        """
+        written, read = ([arguments[position] for position in each] for each in (self._written, self._read))
+        return bool(written) and self._memory.is_shared(written, read)
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         feeds = {name: arguments[position].detach() for name, position in self._positions.items()}
