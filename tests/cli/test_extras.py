@@ -65,9 +65,7 @@ def test_a_package_that_takes_too_long_hides_no_other(tmp_path: Path, monkeypatc
 
 def test_an_answer_that_is_cut_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([b'["one", null]\n["tw', b'["three", null]\n'])
-    monkeypatch.setattr(
-        extras.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, -9, next(answers))
-    )
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, -9, next(answers)))
     assert list(extras._imported(["one", "two", "three"])) == [
         ["one", None],
         ("two", "ends the process with -9"),

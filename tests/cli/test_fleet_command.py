@@ -59,7 +59,7 @@ def test_fleets_and_other_places_exclude_each_other(
 
 def test_bad_addresses_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "model.onnx"
-    model.touch()
+    model.write_bytes(b"a model")
     for command in (["fleet"], ["tune-op", *SMALL, "--fleet"], ["tune", model, "--out", tmp_path / "m.sd", "--fleet"]):
         assert "fleet 'nonsense': write auto, HOST:PORT or ray://HOST:PORT" in complaint(capfd, *command, "nonsense")
     assert "--fleet '': is empty" in complaint(capfd, "tune-op", *SMALL, "--fleet", " ")

@@ -152,7 +152,7 @@ def test_bad_weights_only_is_one_line(
         (["--data", data, "--group", 32], "--group is for --weights-only"),
         (["--weights-only", 4, "--per-channel"], "--per-channel and --activations are for --data"),
         (["--weights-only", 3], "--weights-only 3: must be 4 or 8"),
-        (["--weights-only", 0], "bits 0: must be one of 4, 8"),
+        (["--weights-only", 0], "--weights-only 0: must be 4 or 8"),
         (["--weights-only", 4, "--group", 33], "group 33: must be one of 16, 32, 64, 128, 256"),
     ):
         assert expected in complaint(capfd, "quantize", product, *flags)

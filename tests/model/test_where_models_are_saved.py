@@ -74,14 +74,15 @@ def test_the_command_says_where_the_models_are(
 ) -> None:
     (tmp_path / "m.onnx").write_bytes(b"never read")
     document = {"artifact": str(tmp_path / "m.interrupted.sd"), "digest": "1" * 64, "interrupted": True}
-    document |= {"tasks": [], "trials": 3, "failed": 0, "seconds": 1.0}
+    document |= {"tasks": [], "trials": 3, "failed": 0, "seconds": 1.0, "model": "m", "latency": {"seconds": None}}
     result = SimpleNamespace(to_json=lambda: document, interrupted=True)
     monkeypatch.setattr(tuning, "tune_model_with", lambda *_, **__: result)
     words = ["tune", tmp_path / "m.onnx", "--db", tmp_path / "records.db", "--out", tmp_path / "m.sd"]
     assert run([str(word) for word in words]) == 130
-    *_, saved, digest, kept = capsys.readouterr().out.splitlines()
+    *_, saved, digest, kept, _, headline = capsys.readouterr().out.splitlines()
     assert saved == f"saved: {tmp_path / 'm.interrupted.sd'}"
     assert digest == f"digest: {'1' * 64}"
     assert kept == f"the older model is kept: {tmp_path / 'm.sd'}"
+    assert headline == "m: the latency is not known, because its timing was interrupted"
     assert run([*map(str, words), "--json"]) == 130
     assert json.loads(capsys.readouterr().out) == document
