@@ -49,6 +49,9 @@ def test_it_does_not_depend_on_names_and_values_of_inputs() -> None:
         lambda: key(other),
         lambda: key(x=torch.ones(3, 3)),
         lambda: key(x=X.double()),
+        lambda: key(x=torch.ones(3, 2).t()),
+        lambda: key(x=torch.ones(3, 3)[1:]),
+        lambda: key(x=torch.ones(2, 6)[:, ::2]),
         lambda: key(w=W + 1),
         lambda: key(w=torch.arange(12.0).reshape(3, 4).t()),
         lambda: key(linear, X, W, False),
@@ -71,6 +74,11 @@ def test_an_infinite_and_an_empty_weight_have_keys() -> None:
     infinite[0, 0] = float("nan")
     assert key(w=infinite) == key(w=infinite.clone()) != key()
     assert key(w=torch.ones(0, 3)) != key(w=torch.ones(0, 4))
+
+
+def test_sparse_inputs_have_no_key() -> None:
+    with pytest.raises(NoKey, match=r"a tensor of torch\.sparse_coo"):
+        key(x=X.to_sparse())
 
 
 def own(x: Any) -> Any:

@@ -1,6 +1,6 @@
 """The key of a graph of Dynamo: what has the same key computes the same, by the same kernels.
 
-    the graph's nodes, the contents of its weights and constants, the sizes of its inputs,
+    the graph's nodes, the contents of its weights and constants, the sizes and strides of its inputs,
     the options, torch's own settings, this machine, the versions of all that has a part in the code   ->   a digest
 
 Some graphs have no key: what a function outside of torch computes cannot be told from its name.
@@ -138,9 +138,15 @@ def _described(value: Any, places: Mapping[Any, int] | None = None) -> Any:
 
 
 def _kind(argument: Any) -> Any:
-    """What a graph is compiled for: the shape and type of a tensor; anything else as it is."""
+    """What a graph is compiled for: the shape and type of a tensor, and how it lies; anything else as it is.
+
+    Dynamo makes another graph for other strides, which need not have other nodes.
+    """
     if isinstance(argument, torch.Tensor):
-        return ("tensor", tuple(map(int, argument.shape)), str(argument.dtype))
+        if argument.layout != torch.strided:
+            raise NoKey(f"it takes a tensor of {argument.layout}")
+        shape, strides = (tuple(map(int, each)) for each in (argument.shape, argument.stride()))
+        return ("tensor", shape, strides, int(argument.storage_offset()), str(argument.dtype))
     return _described(argument)
 
 
