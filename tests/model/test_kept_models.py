@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tiny_models import residual_model
+from tvm.error import InternalError
 
+from stormdrop.errors import InputError, MeasureError
 from stormdrop.machine.cpu import Cpu
+from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.kept_models import KeptModels
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tuning.result import CompileResult
@@ -104,6 +108,48 @@ def test_what_was_used_last_stays_if_there_is_no_room(result: CompileResult, tmp
     size = kept.listed()[0].bytes
     KeptModels(tmp_path / "graphs", most_bytes=2 * size + size // 2).keep(THIRD, result, None)
     assert {model.key for model in kept.listed()} == {KEY, THIRD}
+
+
+def test_what_is_too_large_is_not_kept_and_nothing_goes_for_it(result: CompileResult, tmp_path: Path) -> None:
+    kept = KeptModels(tmp_path / "graphs")
+    assert kept.keep(KEY, result, None)
+    size = kept.listed()[0].bytes
+    assert not KeptModels(tmp_path / "graphs", most_bytes=size - 1).keep(OTHER, result, None)
+    assert {model.key for model in kept.listed()} == {KEY}
+
+
+def test_a_model_that_is_removed_at_once_is_not_kept(
+    result: CompileResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = KeptModels(tmp_path / "graphs")
+    monkeypatch.setattr(kept, "_make_room", kept.clear)  # as another process does
+    assert not kept.keep(KEY, result, None)
+
+
+FAILURES = (
+    InputError("no such input"),
+    MeasureError("no worker starts"),
+    InternalError("a check failed"),
+    OSError("no space left"),
+    ValueError("a bad value"),
+)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+def test_what_does_not_run_is_compiled_anew(
+    failure: Exception, result: CompileResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise failure
+
+    kept = KeptModels(tmp_path / "graphs")
+    assert kept.keep(KEY, result, None)
+    with monkeypatch.context() as patch:
+        patch.setattr(CompiledModel, "run", fails)
+        assert kept.load(KEY, None) is None
+        assert not kept.keep(OTHER, result, None)
+    assert kept.listed() == []
+    assert kept.keep(KEY, result, None) and kept.load(KEY, None) is not None
 
 
 def test_what_a_killed_process_has_left_is_removed(result: CompileResult, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from ..errors import ArtifactError, StoreError
+from ..errors import ArtifactError, StoreError, StormdropError, one_line
 from ..machine.process.scratch import abandoned_folders, remove_folder
 from ..records import Problem, Store
 
@@ -113,8 +113,8 @@ class KeptModels:
             os.utime(folder / _ENTRY)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, msgspec.DecodeError, ArtifactError) as error:
-            _logger.warning("a kept model is compiled anew: %s", error)
+        except _failures() as error:
+            _logger.warning("a kept model is compiled anew: %s", one_line(error))
             remove_folder(folder)
             return None
         return model
@@ -128,7 +128,8 @@ class KeptModels:
             store: The records that chose its schedules; None if they were not asked.
 
         Returns:
-            Whether it is kept. It is not if the folder cannot be written, or is not this user's alone.
+            Whether it is kept. It is not if the folder cannot be written, or is not this user's alone, if the model is
+            larger than all may be, and if it cannot be written or run.
         """
         from .artifact.atomic_folder import replace_folder
 
@@ -137,6 +138,8 @@ class KeptModels:
             digest = result.model.write_files(new / _MODEL, native=False)
             entry = _Entry(result.name, digest, _records(result, store), _outputs(result.model))
             (new / _ENTRY).write_bytes(msgspec.json.encode(entry))
+            if (size := _size(new)) > self._most_bytes:
+                raise ArtifactError(f"it has {size} bytes, and all that are kept {self._most_bytes} at most")
 
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,10 +147,10 @@ class KeptModels:
                 raise ArtifactError(f"{self.folder} can be written by other users")
             replace_folder(self.folder / key, write)
             self._make_room()
-        except (OSError, ArtifactError, StoreError) as error:
-            _logger.warning("%s is not kept for the next process: %s", result.name, error)
+        except _failures() as error:  # the user has the model all the same
+            _logger.warning("%s is not kept for the next process: %s", result.name, one_line(error))
             return False
-        return True
+        return (self.folder / key / _ENTRY).exists()
 
     def listed(self) -> list[KeptModel]:
         """All models that are kept, the one that was used last first."""
@@ -166,7 +169,7 @@ class KeptModels:
                 continue
             try:
                 used = (folder / _ENTRY).stat().st_mtime
-                size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+                size = _size(folder)
                 name = msgspec.json.decode((folder / _ENTRY).read_bytes(), type=_Entry).name
             except OSError:  # another process removes it
                 continue
@@ -188,6 +191,18 @@ class KeptModels:
         """Whether nobody but this user can put a model there: a model is code."""
         status = self.folder.stat()
         return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What is raised if a model cannot be written, read or run. Only an error needs TVM, which takes long to import."""
+    from tvm.error import InternalError
+
+    return OSError, ValueError, msgspec.DecodeError, StormdropError, InternalError
+
+
+def _size(folder: Path) -> int:
+    """The bytes of the files of a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _loaded(folder: Path, entry: _Entry) -> CompiledModel:
