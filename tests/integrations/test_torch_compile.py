@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 
 from stormdrop.errors import InputError, ModelError
 from stormdrop.model import untuned
+from stormdrop.model.kept_models import KeptModels
 
 torch = pytest.importorskip("torch", reason="the backend for torch.compile needs torch")
 
@@ -186,6 +188,26 @@ def test_denormals_are_kept_if_asked_for(tmp_path: Path) -> None:
     module.weight.data[:] = 1e-10
     assert compiled(module, tmp_path, keep_denormals=True)(x) == module(x) != 0
     torch.compiler.reset()
+
+
+def test_what_is_kept_holds_no_kernels_of_other_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [torch.nn.Linear(8 + width, 9 + width).eval() for width in range(8)]
+    first, whole = layers[0], torch.nn.Sequential(*layers)
+
+    def kept(name: str, *modules: Any) -> list[int]:
+        """The bytes of the kernels that are kept of the last module if the others are compiled before."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        monkeypatch.setattr(torch_compile, "_libraries", WeakValueDictionary())
+        graphs = [compiled(module, tmp_path) for module in modules]
+        for graph in graphs:
+            torch.testing.assert_close(graph(x), graph._orig_mod(x), atol=1e-5, rtol=1e-5)
+        models = KeptModels.of_user()
+        assert models is not None and len(models.listed()) == len(modules)
+        folder = models.folder / models.listed()[0].key / "model"
+        return [file.stat().st_size for file in sorted(folder.glob("kernels*.bc"))]
+
+    x = torch.randn(2, 8)
+    assert kept("after", whole, first) == kept("alone", first)
 
 
 def test_what_cannot_be_compiled_runs_eagerly_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,20 @@ def test_another_model_finds_the_kernels_that_it_has_in_common(target: Cpu, monk
 
 
 @pytest.mark.compiles
+def test_kernels_that_are_apart_bring_no_others_along(target: Cpu, tmp_path: Path) -> None:
+    def saved(name: str, library: KernelLibrary) -> list[int]:
+        """The bytes of the kernels of a short model that is built after a longer one."""
+        build(chain(12), {}, target, library=library)
+        model = build(chain(3), {}, target, library=library)
+        np.testing.assert_allclose(model(x), build(chain(3), {}, target)(x), rtol=1e-5)
+        return [file.stat().st_size for file in model.save(tmp_path / name).glob("kernels*.bc")]
+
+    x = np.ones((2, 8), np.float32)
+    apart = saved("apart.sd", KernelLibrary(target, apart=True))
+    assert len(apart) == 3 and sum(apart) < sum(saved("together.sd", KernelLibrary(target)))
+
+
+@pytest.mark.compiles
 def test_several_modules_are_saved(target: Cpu, tmp_path: Path) -> None:
     model = build(chain(10), {}, target)
     x = np.ones((2, 8), np.float32)

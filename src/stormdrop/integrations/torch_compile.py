@@ -320,7 +320,8 @@ def _compiled(work: _Work, target: Cpu, store: Store) -> CompileResult:
     options, examples = work.settings.options, work.examples
     if work.settings.tunes:
         return tune_model_with(work.module, target, options, example_inputs=examples, store=store)
-    library: KernelLibrary = _libraries.setdefault(target, KernelLibrary(target))
+    # A graph that is kept holds no kernels of others, and a module of its own costs a kernel next to nothing.
+    library: KernelLibrary = _libraries.setdefault(target, KernelLibrary(target, apart=True))
     result = compile_model_with(work.module, target, options, example_inputs=examples, store=store, library=library)
     _users[result.model] = library
     return result

@@ -39,10 +39,12 @@ class KernelLibrary:
 
     Args:
         target: The machine to compile for.
+        apart: Whether each kernel has a module of its own, so that a model that is saved holds its own kernels only.
+            Otherwise one that another model has compiled brings those along that were compiled with it.
     """
 
-    def __init__(self, target: Cpu) -> None:
-        self._target = target
+    def __init__(self, target: Cpu, *, apart: bool = False) -> None:
+        self._target, self._apart = target, apart
         self._lock = threading.RLock()
         self._symbols: dict[tuple[str, tvm_ffi.StructuralKey], str] = {}
         self._functions: dict[str, tirx.PrimFunc] = {}  # by symbol
@@ -84,7 +86,8 @@ class KernelLibrary:
         unknown = [name for name in ours if name not in self._modules or _has_failed(self._modules[name])]
         threads = ThreadPoolExecutor(self._target.cores)
         try:
-            for part in _parts(unknown, _PER_CORE * self._target.cores):
+            parts = [[name] for name in unknown] if self._apart else _parts(unknown, _PER_CORE * self._target.cores)
+            for part in parts:
                 compiling = threads.submit(self._compiled, {name: self._functions[name] for name in part})
                 self._modules.update(dict.fromkeys(part, compiling))
             modules = [module.result() for module in dict.fromkeys(self._modules[symbol] for symbol in ours)]
