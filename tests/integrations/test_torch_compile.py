@@ -169,6 +169,36 @@ def test_parts_of_a_tensor_that_share_nothing_are_compiled(inputs: Any, tmp_path
     torch.testing.assert_close(ours, right)
 
 
+LYING = {
+    "transposed": lambda: torch.arange(12.0).reshape(4, 3).t(),
+    "offset": lambda: torch.arange(15.0)[3:].reshape(3, 4),
+    "every second": lambda: torch.arange(24.0).reshape(3, 8)[:, ::2],
+}
+
+
+@pytest.mark.parametrize("lying", LYING.values(), ids=LYING)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.as_strided(x, (2, 2), (1, 3), 0) * 2.0,
+        lambda x: x.as_strided((2, 2), (1, 3)) * 2.0,
+        lambda x: torch.ops.aten.as_strided.default(x, [2, 2], [1, 3]) * 2.0,
+    ],
+)
+def test_how_an_input_lies_is_not_ignored(function: Any, lying: Any, tmp_path: Path) -> None:
+    x = lying()
+    with pytest.warns(RuntimeWarning, match="reads an input by strides"):
+        torch.testing.assert_close(compiled(function, tmp_path)(x), function(x))
+
+
+@pytest.mark.parametrize("lying", LYING.values(), ids=LYING)
+def test_inputs_that_lie_otherwise_are_compiled(lying: Any, tmp_path: Path) -> None:
+    x, fast = lying(), compiled(lambda x: torch.relu(x).reshape(-1) + 1.0, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        torch.testing.assert_close(fast(x), torch.relu(x).reshape(-1) + 1.0)
+
+
 def test_weights_that_share_what_is_written_are_not_ignored(tmp_path: Path) -> None:
     module = torch.nn.Linear(4, 4, bias=False).eval()
 

@@ -110,6 +110,18 @@ def written_inputs(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> tup
     )
 
 
+def reads_by_strides(graph: torch.fx.GraphModule) -> bool:
+    """Whether a graph reads memory by strides: what it computes depends on how its inputs lie (`torch.as_strided`)."""
+    graphs = (module.graph for module in graph.modules() if isinstance(module, torch.fx.GraphModule))
+    nodes = (node for each in graphs for node in each.nodes if node.op in ("call_method", "call_function"))
+    return any("as_strided" in _name(node) for node in nodes)
+
+
+def lies_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies as one of its shape that was just made."""
+    return bool(tensor.is_contiguous()) and tensor.storage_offset() == 0
+
+
 class WrittenMemory:
     """Tells whether what a graph writes to shares memory with another input of it: in doubt, it does.
 
@@ -188,7 +200,12 @@ def _may_write(node: torch.fx.Node) -> bool:
         return False
     if isinstance(node.target, torch._ops.OpOverload):
         return bool(node.target._schema.is_mutable)
-    name = str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))
+    name = _name(node)
     in_place = name.endswith("_") and not name.endswith("__")
     positional = any(argument is True for argument in node.args)  # as in relu(x, True)
     return in_place or name in _IN_PLACE or positional or not name
+
+
+def _name(node: torch.fx.Node) -> str:
+    """The name of the method or function that a node calls; empty if it has none."""
+    return str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))

@@ -9,8 +9,8 @@ What was compiled is kept for later processes (`graph_key`, `model/kept_models`)
 such as a static cache of keys and values, is copied there after the call (`closed_graph`).
 
 What cannot be compiled runs eagerly, with one warning that says why: a graph with an operator that is not supported, a
-graph that has to compute gradients, a graph whose weights have changed since it was compiled, and a graph that writes
-to memory that two of its inputs share.
+graph that has to compute gradients, a graph whose weights have changed since it was compiled, a graph that writes to
+memory that two of its inputs share, and one that reads inputs by strides (`as_strided`) that are not contiguous.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ import torch
 
 from ..errors import InputError, ModelError, StormdropError, hint
 from ..tuning.options import DEFAULT_SEARCH, TuneOptions
-from .closed_graph import ClosedGraph, WrittenMemory, closed, name_of, written_inputs
+from .closed_graph import (
+    ClosedGraph,
+    WrittenMemory,
+    closed,
+    lies_plain,
+    name_of,
+    reads_by_strides,
+    written_inputs,
+)
 from .compile_progress import compiling, said
 from .graph_key import NoKey, key_of
 
@@ -128,6 +136,7 @@ class _Graph:
         self._graph, self._settings = graph, settings
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._constant = [_is_weight(node) for node in placeholders]
+        self._by_strides = reads_by_strides(graph)
         self._written: tuple[int, ...] | None = None  # the inputs that it writes to, which the first call finds out
         self._compiled: dict[Any, _Compiled | None] = {}
         self._once: set[Any] = set()  # sets of sizes that came once, and were not compiled
@@ -137,6 +146,9 @@ class _Graph:
     def __call__(self, *arguments: Any) -> Any:
         if torch.is_grad_enabled() and any(_requires_grad(argument) for argument in arguments):
             self._say("it has to compute gradients; call it inside torch.no_grad(), or set requires_grad to False")
+            return self._graph(*arguments)
+        if self._by_strides and not all(lies_plain(one) for one in arguments if isinstance(one, torch.Tensor)):
+            self._say("it reads an input by strides (as_strided) that is not contiguous or begins inside its storage")
             return self._graph(*arguments)
         if self._written is None:
             self._find_written(arguments)
