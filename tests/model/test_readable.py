@@ -40,8 +40,9 @@ def test_a_tuned_model(
     assert capfd.readouterr() == ("", ""), "a library is silent"
     lines = repr(result).splitlines()
     assert lines[0] == f"ModelResult of {result.name} on {target.machine}:"
-    assert [line.split()[0] for line in lines[1:]] == ["latency", "verified", "search", "saved"]
-    assert max(map(len, lines)) < 160
+    assert [line.split()[0] for line in lines[1:]] == ["latency", "verified", "search", "left", "saved"]
+    assert "no trials were left for " in lines[4] and lines[1].split()[2] in ("ms,", "us,", "ms;", "us;")
+    assert max(map(len, lines)) < 240
     name, inputs, outputs = repr(load(tmp_path / "m.sd")).splitlines()
     assert name == f"CompiledModel {residual.name}:"
     assert "float32[" in inputs and "float32[" in outputs

@@ -90,4 +90,5 @@ def test_the_best_time_falls_without_reloading(address: str, browser: Any, path:
     browser.get(f"{address}sessions")
     browser.find_element(By.LINK_TEXT, HOSTILE).click()
     assert text("h1") == HOSTILE
-    assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
+    logged = browser.get_log("browser")  # the page of an earlier test may miss its server
+    assert [line for line in logged if line["level"] == "SEVERE" and address in line["message"]] == []
