@@ -120,7 +120,10 @@ def pair(name: str, backend: str) -> dict[str, Any]:
 
 def _process(name: str, backend: str, environment: dict[str, str]) -> dict[str, Any]:
     command = [sys.executable, __file__, "--one", name, backend]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, env=environment)
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, env=environment)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"takes more than {LIMIT:.0f} s"}
     try:
         return dict(json.loads(run.stdout.splitlines()[-1]))
     except (IndexError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -61,7 +62,7 @@ def test_the_display_fits_the_terminal(width: int) -> None:
         first, second = (line.split() for line in lines[2:4])
         assert first == ["dense", "1", "tuning", "8", "500", "us", "3.2%"]  # what is tuned now comes first
         assert second[1:] == ["12", "done", "64", "1.25", "ms", "96.8%"]
-        assert "80 trials (2 failed), model about 20 ms from 40 ms" in text
+        assert "80 trials, 2 failed, model about 20 ms" in text
         assert "2/32 dense" in text and "30 s, 570 s left" in text and "█▁" in text
 
 
@@ -84,6 +85,11 @@ def test_the_display_shows_what_is_known_before_the_first_trial() -> None:
     known = Progress(8, 0, 2.5e-3, 9.0, 60.0, "1/2 conv", "model about", [kernel], 3e-3, 2e-3)
     assert shown(early, later, known)[2].split()[:3] == ["features.4:", "conv,", "relu"]
     assert "8 trials, model about 2.5 ms, untuned 3 ms, onnxruntime 2 ms" in shown(early, later, known)
+    large = replace(known, trials=12345, failed=678, best_seconds=123.4e-3, untuned_seconds=234.5e-3)
+    assert "12345 trials, 678 failed, model about 123 ms, untuned 234 ms, onnxruntime 2 ms" in shown(large)
+    narrow = "12345 trials, model about 123 ms, untuned 234 ms, onnxruntime 2 ms"
+    for width, line in ((72, narrow), (60, narrow.partition(", ")[2]), (40, "model about 123 ms, onnxruntime 2 ms")):
+        assert line in shown(large, width=width)  # no word is cut
 
 
 def test_nothing_is_written_to_a_file_while_the_input_is_checked(capfd: pytest.CaptureFixture[str]) -> None:

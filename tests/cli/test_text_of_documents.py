@@ -85,7 +85,7 @@ def test_doctor_says_what_was_disturbed(capsys: pytest.CaptureFixture[str]) -> N
     doctor._print_doctor({**MACHINE, "gpus": [], "peak": {**LIMITS, "undisturbed": False}})
     *_, disturbed, last = lines(capsys)
     assert disturbed.startswith("something else used the machine while peak and bandwidth were measured")
-    assert last == "stormdrop doctor --refresh measures again"
+    assert last == "on a quieter machine, stormdrop doctor --refresh finds the true figures"
 
 
 @pytest.mark.parametrize("limits", [LIMITS, None])

@@ -185,9 +185,11 @@ def test_ctrl_c_at_any_line_of_a_call_that_waits_leaves_no_waiter() -> None:
     for steps in itertools.count():
         holds, lines = threading.Event(), _InterruptAfter(steps)
 
-        def hold(_: int, holds: threading.Event = holds) -> None:
+        def hold(_: int, holds: threading.Event = holds, lines: _InterruptAfter = lines) -> None:
             holds.set()
-            time.sleep(5e-3)
+            end = time.monotonic() + 10
+            while not shares._since and lines.left >= 0 and time.monotonic() < end:
+                time.sleep(1e-4)  # until the call waits, or its interruption has come
 
         holder = threading.Thread(target=shares.call, args=(1, hold))
         holder.start()

@@ -15,7 +15,7 @@ from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.tuning import budget as budgets
-from stormdrop.model.tuning import scheduler
+from stormdrop.model.tuning import scheduler, task_state
 from stormdrop.model.tuning.budget import Budget
 from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.model.tuning.task_state import ScheduledTask
@@ -379,7 +379,7 @@ def test_what_a_disturbed_run_found_is_better_than_nothing(
         assert all(task.result is not None and not task.result.reused for task in again if task.kernel)
 
 
-def test_costly_kernels_that_were_never_measured_come_first(
+def test_costly_kernels_come_first_and_those_that_were_measured_later(
     residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure_with(monkeypatch, Disturbed)
@@ -401,4 +401,9 @@ def test_costly_kernels_that_were_never_measured_come_first(
         costliest = new[0].kernel
         assert costliest is not None and len(new) > 2
         monkeypatch.setattr(KernelTask, "was_measured", lambda kernel, _: kernel.workload.key == costliest.workload.key)
-        assert [task.task.name for task in order(store)] == [task.task.name for task in [*new[1:], new[0]]]
+        cheaper = [
+            task.task.name for task in new if (task.untuned or 0.0) < task_state._MEASURED * (new[0].untuned or 0.0)
+        ]
+        again = [task.task.name for task in order(store)]
+        assert again != [task.task.name for task in new] and again[-len(cheaper) :] == cheaper
+        assert again[-len(cheaper) - 1] == new[0].task.name  # it has less to gain

@@ -67,17 +67,23 @@ class LiveDisplay:
 
     def _status(self, progress: Progress, width: int) -> Text | None:
         """What is known so far; None if that is nothing."""
-        words = []
-        if progress.trials or progress.kernels:
-            words.append(f"{progress.trials} trials" + (f" ({progress.failed} failed)" if progress.failed else ""))
-        if progress.best_seconds is not None:
-            first = f" from {seconds(self._curve[0])}" if len(self._curve) > 1 else ""
-            words.append(f"{progress.of} {seconds(progress.best_seconds)}{first}")
-        for name, peer in (("untuned", progress.untuned_seconds), ("onnxruntime", progress.peer_seconds)):
-            words += [f"{name} {seconds(peer)}"] if peer is not None else []
+        known = [seconds(each) for each in (progress.best_seconds, progress.untuned_seconds, progress.peer_seconds)]
+        best, untuned, peer = known
+        parts = {  # in the order of the line
+            "trials": f"{progress.trials} trials" if progress.trials or progress.kernels else "",
+            "failed": f"{progress.failed} failed" if progress.failed else "",
+            "best": f"{progress.of} {best}" if progress.best_seconds is not None else "",
+            "untuned": f"untuned {untuned}" if progress.untuned_seconds is not None else "",
+            "peer": f"onnxruntime {peer}" if progress.peer_seconds is not None else "",
+        }
+        for spare in ("", "failed", "trials", "untuned"):  # whole parts go if the terminal is narrow
+            parts.pop(spare, None)
+            words = ", ".join(filter(None, parts.values()))
+            if len(words) <= width:
+                break
         if not words:
             return None
-        line = Text(", ".join(words), overflow="ellipsis", no_wrap=True)
+        line = Text(words, overflow="ellipsis", no_wrap=True)
         if len(self._curve) > 1 and len(line) + 2 + _POINTS <= width:
             line.append(f"  {sparkline(self._curve)}", "green")
         return line

@@ -7,8 +7,6 @@ Who calls the module copies what was written back to where the graph would have 
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,13 +90,15 @@ def written_inputs(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> tup
     """
     if not any(_may_write(node) for node in graph.graph.nodes):
         return ()
+    from ..model.importer.torch_origin import silenced  # loads the importer, which most graphs do not need here
+
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
         fake = [
             mode.from_tensor(one, static_shapes=True) if isinstance(one, torch.Tensor) else one for one in arguments
         ]
         before = [one._version if isinstance(one, torch.Tensor) else 0 for one in fake]
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # a graph prints what it raises
+            with silenced():  # a graph prints what it raises
                 graph(*fake)
         except Exception as error:  # noqa: BLE001  an operator that torch cannot follow: torch.export says so, too
             _logger.info("torch cannot tell which inputs a graph writes to: %s", one_line(error))

@@ -216,6 +216,7 @@ class Tuning(TypedDict):
     latency: Timing
     untuned: Timing | None
     speedup: list[float] | None
+    not_compared: NotRequired[str | None]
     verified: Verified
     precision: NotRequired[Precision | None]
     tasks: list[Task]

@@ -82,7 +82,7 @@ def _print_doctor(document: Mapping[str, Any]) -> None:
         if not undisturbed:
             output.line(f"something else used the machine while {what} than shown")
     if not all(disturbed.values()):
-        output.line("stormdrop doctor --refresh measures again")
+        output.line("on a quieter machine, stormdrop doctor --refresh finds the true figures")
 
 
 def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

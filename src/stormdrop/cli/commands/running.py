@@ -232,7 +232,7 @@ def _print_kernels(profile: Mapping[str, Any]) -> None:
     if limits and not limits["undisturbed"]:
         output.line(
             'the true shares "of its roofline" are lower: something else used the machine while its peak was measured '
-            "(stormdrop doctor --refresh measures it again)"
+            "(stormdrop doctor --refresh measures it again, on a quieter machine)"
         )
 
 

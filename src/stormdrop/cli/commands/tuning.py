@@ -158,7 +158,7 @@ def tune(
     if as_json:
         output.emit(document)
     else:
-        _print_model(document, given["out"], machine)
+        _print_model(document, given["out"], machine, tune_options.fresh)
     return INTERRUPTED if result.interrupted else 0
 
 
@@ -249,7 +249,7 @@ def _print_operator(document: Mapping[str, Any], machine: Machine, given: float 
         )
 
 
-def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> None:
+def _print_model(document: Mapping[str, Any], out: Path, machine: Machine, fresh: bool) -> None:
     _print_kernels(document["tasks"])
     _say_what_peak_is_worth(machine)
     latency, untuned = document.get("latency") or {}, document.get("untuned") or {}
@@ -266,7 +266,8 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> No
     output.precision(document.get("precision"))
     for entry in document.get("replaced") or ():
         error = "" if entry["error"] is None else f" (error {entry['error']:.1e})"
-        output.line(f"replaced, because the model was wrong with it: {entry['before']}{error} of {entry['task']}")
+        kernel = layer_label(entry.get("layers") or ()) or entry["task"]
+        output.line(f"replaced, because the model was wrong with it: {entry['before']}{error} of {kernel}")
         output.line(f"  by {entry['after']}")
     output.foreign_parts(document.get("foreign") or ())
     for sentence in document.get("left_out") or ():
@@ -276,7 +277,8 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine) -> No
     _print_effort(document)
     left = never_tuned(document)
     if left:
-        output.line(f"{left}; the same command goes on with them, because what was measured is kept")
+        again = "without --fresh the same command" if fresh else "the same command"
+        output.line(f"{left}; {again} goes on with them, because what was measured is kept")
     print(f"saved: {document['artifact']}\ndigest: {document['digest']}")
     if document["artifact"] != str(out):
         print(f"the older model is kept: {out}")
@@ -351,7 +353,7 @@ def _say_what_peak_is_worth(machine: Machine) -> None:
     if limits is not None and not limits.undisturbed:
         output.line(
             'the true shares "of peak" are lower: something else used the machine while its peak was measured '
-            "(stormdrop doctor --refresh measures it again)"
+            "(stormdrop doctor --refresh measures it again, on a quieter machine)"
         )
 
 

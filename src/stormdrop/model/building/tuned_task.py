@@ -24,7 +24,8 @@ class TunedTask:
             measured, or if none of its candidates worked: it gets a plain schedule.
         result: The result. None if nothing was left for it, or if Ctrl-C came before its turn: it gets the default
             schedule.
-        reason: Says which of these it was, in one line.
+        reason: Says which of these it was, in one line; or that the result is that of an earlier run, because nothing
+            was left for more.
         untuned: Seconds that its calls took in the model with default schedules, before the tuning; None if that was
             not measured.
     """

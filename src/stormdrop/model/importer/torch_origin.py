@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -83,7 +84,7 @@ class TorchOrigin(Origin):
         try:
             if self._double is None:
                 self._double = copy.deepcopy(self._module).double()
-            with contextlib.redirect_stderr(io.StringIO()):  # a graph of torch.fx prints what it raises
+            with silenced():  # a graph of torch.fx prints what it raises
                 outputs = self._run(self._double, feeds, torch.float64)
         except Exception:  # noqa: BLE001  a module whose code names float32 raises anything when its weights are float64
             return None
@@ -104,6 +105,29 @@ class TorchOrigin(Origin):
         return {
             name: np.array(tensor.detach().numpy()) for name, tensor in zip(self.output_names, tensors, strict=True)
         }
+
+
+_silencing = threading.Lock()
+
+
+class _Others:
+    """Standard error for all threads but one, whose lines are dropped."""
+
+    def __init__(self, stream: Any, silent: int) -> None:
+        self._stream, self._silent = stream, silent
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self._silent else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """A context in which this thread writes nothing to standard error; other threads do, such as one that counts."""
+    with _silencing, contextlib.redirect_stderr(cast(Any, _Others(sys.stderr, threading.get_ident()))):
+        yield
 
 
 @contextlib.contextmanager

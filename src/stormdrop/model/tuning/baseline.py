@@ -13,7 +13,6 @@ import time as clock
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 
 from ...errors import LockTimeout, ModelError
 from ...machine.cpu import Cpu
@@ -125,8 +124,9 @@ def _peer(graph: Graph, machine: Cpu, feeds: Feeds, run: TuningRun) -> float | N
     granted = min(_TIMING * _left(run), _TIMING_SECONDS)
     with closing(MachineLock()) as lock:
         try:
-            alone = partial(lock.exclusive, clock.perf_counter() + _LOCK_SECONDS)
-            return origin_of(graph.source).seconds(feeds, machine.cores, granted, alone)
+            return origin_of(graph.source).seconds(
+                feeds, machine.cores, granted, lambda: lock.exclusive(clock.perf_counter() + _LOCK_SECONDS)
+            )
         except LockTimeout:
             return None
         except ModelError as error:  # the verification has said what matters

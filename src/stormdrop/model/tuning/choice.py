@@ -92,4 +92,4 @@ def choose(
         run.interrupted = True
         return alone
     replaced = [task.task.name for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
-    return Chosen(model, final, built[1] if baseline.model is None else baseline.model, replaced)
+    return Chosen(model, final, built[1], replaced)

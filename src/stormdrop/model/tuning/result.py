@@ -122,7 +122,7 @@ class ModelResult(CompileResult):
         foreign: The parts that onnxruntime runs, with their times.
         left_out: What was not done because the model runs behind a runner, one sentence each.
         peer: Seconds of an execution by onnxruntime, at the first size, timed for a moment before the tuning; None if
-            it is not installed or does not run the model.
+            it is not installed, does not run the model, or was not timed for lack of time or memory.
         not_compared: Why there is no `untuned`, in words; empty if there is.
         module: Makes the model as a Relax module that calls the scheduled kernels, for tools that build it themselves.
     """

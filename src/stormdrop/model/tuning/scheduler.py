@@ -113,9 +113,9 @@ def tune_tasks(
     for task, kernel in pending:
         if task.was_measured and isinstance(task.state, Waiting):
             answer = kernel.answered(store, 0, None, disturbed=True)
-            why = (task.state.reason or "no time left").partition(":")[0]
             if answer is not None:
-                task.state = Answered(kernel, answer, reason=f"{why}: what an earlier run found beside other load")
+                run = "an earlier run, beside other load" if answer.disturbed else "an earlier, shorter run"
+                task.state = Answered(kernel, answer, reason=f"not tuned any further: its schedule is that of {run}")
         task.conclude()
     return TunedTasks([task.tuned() for task in tasks], interrupted, curve, seconds)
 
@@ -233,9 +233,9 @@ class _Scheduler:
     def _first_round(self, pending: Sequence[ScheduledTask]) -> None:
         """Begins each task, and gives it the part that it is guaranteed."""
         if self._budget.trials is None:
-            # What was never measured comes first, and of that what costs most. Large tasks come last, and the largest
-            # of all at the end: a batch of one may take most of the time, and leave nothing to the others.
-            pending = sorted(pending, key=lambda task: (task.was_measured, -(task.untuned or 0.0)))
+            # What costs most comes first; what an earlier run has measured has less to gain. Large tasks come last, and
+            # the largest of all at the end: a batch of one may take most of the time, and leave nothing to the others.
+            pending = sorted(pending, key=lambda task: -task.cost)
             pending = sorted(
                 pending, key=lambda task: task.kernel.workload.bytes if task.kernel and task.is_large else 0
             )

@@ -23,6 +23,7 @@ from .gain import TaskProgress
 BYTE = 10
 """One byte that is moved counts as this many operations."""
 
+_MEASURED = 0.25  # the part of a task's cost that counts if an earlier run has tuned it: much of its gain is found
 _LARGE = 64 << 20  # bytes: a task that moves more has all of its part at once, and releases its arrays
 
 
@@ -121,6 +122,11 @@ class ScheduledTask:
     def work(self) -> float:
         """Operations and bytes of all its calls; 0 if it has a plain schedule."""
         return 0.0 if self.kernel is None else self.task.weight * work_of(self.kernel)
+
+    @property
+    def cost(self) -> float:
+        """Seconds that its calls take untuned, as far as they are known; a share of them if it was measured before."""
+        return (self.untuned or 0.0) * (_MEASURED if self.was_measured else 1.0)
 
     @property
     def is_large(self) -> bool:

@@ -287,7 +287,8 @@ class RecordsReader:
         """
         table = schema.session
         light, finished = select(*(table.c[name] for name in _OF_GROUPS)), table.c.state == State.FINISHED.value
-        counts = select(func.count(), func.max(table.c.number), func.sum(table.c.trials)).where(finished)
+        sums = [func.sum(table.c[name]) for name in ("number", "trials", "failed")]
+        counts = select(func.count(), func.max(table.c.number), *sums).where(finished)
         with self._learning:
             self._learn_models(connection)
             now = tuple(connection.execute(counts).one())
