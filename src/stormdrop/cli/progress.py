@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,20 @@ def loading(opening: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
         sys.stderr.write("\r\x1b[2K")
         sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def telling() -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal what is done now, and takes it away in the end; elsewhere it shows nothing.
+
+    Yields:
+        A function that takes what is done, in a few words.
+    """
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    with Console(stderr=True).status("") as status:
+        yield status.update
 
 
 class Reporter:

@@ -15,6 +15,7 @@ from ..._version import __version__
 from .. import output
 from ..extras import Extra, extras
 from ..options import JsonOption
+from ..progress import telling
 
 if TYPE_CHECKING:
     from ...machine.limits.unit_rates import UnitRate
@@ -43,8 +44,13 @@ def doctor(
         from .listing import plugin_status
 
         target = Cpu.detect()
-        limits, units = peak(target, refresh=refresh), unit_rates(target, refresh=refresh)
-        memory = memory_rates(target, refresh=refresh)
+        with telling() as tell:
+            tell("measuring this machine: its peak, if it is not known")
+            limits = peak(target, refresh=refresh)
+            tell("measuring this machine: its arithmetic units, if they are not known")
+            units = unit_rates(target, refresh=refresh)
+            tell("measuring this machine: its memory and caches, if they are not known")
+            memory = memory_rates(target, refresh=refresh)
         document: dict[str, Any] = {
             "cpu": target.cpu,
             "target": target.mcpu,

@@ -262,7 +262,8 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine, fresh
     _print_sizes(document)
     verified = document.get("verified")
     if verified:
-        print(f"\nverified: error {verified['max_error']:.1e} against {verified['against']}")
+        print()
+        output.line(f"verified: error {verified['max_error']:.1e} against {verified['against']}")
     output.precision(document.get("precision"))
     for entry in document.get("replaced") or ():
         error = "" if entry["error"] is None else f" (error {entry['error']:.1e})"

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+_MOST_PAIRS = 1 << 22
+"""Of places and indices that are compared: with more of them, writing element by element is faster, and needs less."""
+
 
 def _index_put(node: Any, importer: Any) -> Any:
     """Writes to slices along one axis, as a static cache of keys and values does.
@@ -24,6 +27,8 @@ def _index_put(node: Any, importer: Any) -> Any:
     (axis,), emit, op = axes, importer.block_builder.emit, relax.op
     shape = [int(extent) for extent in x.ty.shape]
     length, (count,) = shape[axis], (int(extent) for extent in indices[axis].ty.shape)
+    if length * count > _MOST_PAIRS:
+        return importer._index_put(node)
     index = emit(op.astype(indices[axis], "int32"))
     index = emit(op.where(op.less(index, _constant(0)), op.add(index, _constant(length)), index))
     values = emit(op.broadcast_to(values, [*shape[:axis], count, *shape[axis + 1 :]]))
