@@ -155,6 +155,9 @@ def test_what_was_not_measured_is_not_claimed() -> None:
     page = page_of(untuned=None, speedup=None, latency=unknown, profile=None, limits=None, curve=[])
     text = " ".join(Elements(page).text.split())
     assert "The speed-up over the default schedules is not known" in text
+    assert "default schedules was not timed" in text and "was not timed, because" not in text
+    said = page_of(untuned=None, speedup=None, not_compared="no time was left")
+    assert "default schedules was not timed, because no time was left" in " ".join(Elements(said).text.split())
     assert "The kernels were not timed inside the model" in text
     assert "figures are not reliable" in text
 
