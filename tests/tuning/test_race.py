@@ -151,7 +151,7 @@ def beside_load(rng: np.random.Generator, seconds: float, rounds: int) -> tuple[
     return tuple(seconds * slower * rng.lognormal(0, 0.12, rounds))
 
 
-@pytest.mark.parametrize(("faster", "rounds", "least"), [(5.1, 7, 95), (3.0, 10, 95), (2.0, 20, 90)])
+@pytest.mark.parametrize(("faster", "rounds", "least"), [(5.1, 7, 95), (3.0, 10, 95), (2.0, 20, 95)])
 def test_a_fast_candidate_wins_beside_other_load(faster: float, rounds: int, least: int) -> None:
     """Student's interval is wide because single rounds are slow, however clearly all the others speak."""
     default, other = Candidate("s", (0,)), Candidate("s", (1,))

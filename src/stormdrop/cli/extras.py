@@ -19,7 +19,7 @@ _OF_DEVELOPERS = ("dev", "docs")
 """Extras of which a user needs nothing."""
 
 _LIMIT = 120.0
-"""Seconds that the packages may take to be imported, all together."""
+"""Seconds that one process may take to import the packages that are left."""
 
 _REQUIREMENT = re.compile(r"""([A-Za-z0-9._-]+).*;.*extra\s*==\s*['"]([^'"]+)['"]""")
 
