@@ -175,6 +175,8 @@ def _wait(descriptor: int, path: Path, operation: int, deadline: float) -> None:
     up, the caller closes the descriptor. The thread then closes the duplicate as soon as it has the lock, which gives
     the lock back.
     """
+    if deadline <= time.perf_counter():  # an abandoned thread would hold the lock for a moment, later
+        raise LockTimeout(_not_free(path))
     duplicate, done = os.dup(descriptor), threading.Event()
 
     def block() -> None:
@@ -191,8 +193,12 @@ def _wait(descriptor: int, path: Path, operation: int, deadline: float) -> None:
         _logger.warning("waiting for the machine (lock file %s): %s", path, describe_holder())
     left = deadline - time.perf_counter()
     if not done.wait(None if math.isinf(left) else max(0.0, left)):
-        raise LockTimeout(f"the machine (lock file {path}) was not free in time: {describe_holder()}")
+        raise LockTimeout(_not_free(path))
     fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+
+
+def _not_free(path: Path) -> str:
+    return f"the machine (lock file {path}) was not free in time: {describe_holder()}"
 
 
 def _open(path: Path) -> int:
