@@ -33,7 +33,8 @@ class KernelProgress:
         state: "waiting", "tuning" (now), "paused", "done", "recorded" (earlier records have answered) or "plain" (it
             is not tuned).
         trials: Distinct candidates measured.
-        best_seconds: Seconds of a call of the fastest so far; None before anything has worked.
+        best_seconds: Seconds of a call of the fastest so far, inside the model if the default was timed there; None before
+            anything has worked.
         layers: The names of the layers of the model that its calls compute; see `report.layer_label`.
         untuned_seconds: Seconds of a call in the model with default schedules; None if that was not timed.
     """

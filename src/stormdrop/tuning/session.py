@@ -179,6 +179,11 @@ class Session:
         return self.trace.fastest
 
     @property
+    def default_seconds(self) -> float | None:
+        """Seconds per execution of the default; None if it was not measured, or does not work."""
+        return self.trace.medians.get(self.request.default)
+
+    @property
     def fastest(self) -> tuple[str, Config] | None:
         """The sketch and the configuration of the fastest candidate so far; None if none works."""
         winner = self.trace.winner

@@ -140,8 +140,14 @@ class ScheduledTask:
 
     @property
     def latency(self) -> float:
-        """Seconds that its calls take now, as far as it is known; infinite if it is not."""
-        return self._tuned if self._tuned < math.inf or self.untuned is None else self.untuned
+        """Seconds that its calls take now, as far as it is known; infinite if it is not.
+
+        A kernel does not take the same time alone as inside the model. If the default schedule was timed in both, its
+        time inside the model is scaled by what the tuning has brought. A winner that is slower will not stand.
+        """
+        if self.untuned is None:
+            return self._tuned
+        return self.untuned * min(1.0, self._tuned / (self._default or self.untuned))
 
     @property
     def _tuned(self) -> float:
@@ -153,6 +159,16 @@ class ScheduledTask:
                 return math.inf
             case Waiting(progress=progress) | Running(progress=progress) | Answered(progress=progress):
                 return math.inf if progress is None else progress.calls * progress.best
+
+    @property
+    def _default(self) -> float | None:
+        """Seconds that its calls take alone with the default schedule; None if that was not measured."""
+        match self.state:
+            case Answered(result=result) if result.baseline is not None:
+                return self.task.weight * result.baseline
+            case Running(session=session) if session.default_seconds is not None:
+                return self.task.weight * session.default_seconds
+        return None
 
     @property
     def fastest(self) -> tuple[str, Any] | None:
@@ -197,7 +213,7 @@ class ScheduledTask:
         Args:
             now: Whether it is searched at this moment.
         """
-        best = self._tuned / self.task.weight if self._tuned < math.inf else None
+        best = self.latency / self.task.weight if self._tuned < math.inf else None
         untuned = None if self.untuned is None else self.untuned / self.task.weight
         standing, trials = "plain", 0
         match self.state:
