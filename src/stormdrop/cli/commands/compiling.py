@@ -42,13 +42,10 @@ def compile_(
     with output.stdout_for_json(as_json):
         with loading(opening):
             prepare("stormdrop.model.importer.isolated", here=True)
-        from ...model.untuned import compile_model_with
+            from ...model.untuned import compile_model_with
 
-        machine = options.model_machine(target, keep_denormals)
-        with (
-            options.tuning_records(db) as store,
-            Reporter(None, opening, context.obj, lines=False) as report,
-        ):
+            machine = options.model_machine(target, keep_denormals)
+        with Reporter(None, opening, context.obj, lines=False) as report, options.tuning_records(db) as store:
             result = compile_model_with(model, machine, compile_options, store=store, on_progress=report, **given)
         document = result.to_json()
     if as_json:

@@ -71,17 +71,17 @@ def tune_op(
     with output.stdout_for_json(as_json), _announced(what, context, flags, tune_options.budget(DEFAULT_SECONDS)):
         with loading(opening):
             prepare("stormdrop.measure.worker.worker", here=True)
-        from ... import operators
-        from ...machine.cpu import keeping_denormals, parse_machine
-        from ...tuning.tune import tune_with
+            from ... import operators
+            from ...machine.cpu import keeping_denormals, parse_machine
+            from ...tuning.tune import tune_with
 
-        workload = operators.create(operator, values)
-        machine = parse_machine(flags.target).with_runner(place)
+            workload = operators.create(operator, values)
+            machine = parse_machine(flags.target).with_runner(place)
         with (
+            Reporter(flags.trials, opening, context.obj) as report,
             leased_fleet(flags.fleet, flags.device, flags.target) as machines,
             watched(opening, flags.log, flags.trace),
             options.tuning_records(flags.db) as store,
-            Reporter(flags.trials, opening, context.obj) as report,
         ):
             machine = machine if machines is None else machines.target
             machine = keeping_denormals(machine) if flags.keep_denormals else machine
@@ -135,13 +135,13 @@ def tune(
     ):
         with loading(opening):
             prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker.worker", here=True)
-        from ...model.tuning.tune import tune_model_with
+            from ...model.tuning.tune import tune_model_with
 
-        machine = options.model_machine(flags.target, flags.keep_denormals).with_runner(place)
+            machine = options.model_machine(flags.target, flags.keep_denormals).with_runner(place)
         with (
+            Reporter(flags.trials, opening, context.obj) as report,
             watched(opening, flags.log, flags.trace),
             options.tuning_records(flags.db) as store,
-            Reporter(flags.trials, opening, context.obj) as report,
         ):
             _say_if_nothing_to_resume(store, tune_options)
             result = tune_model_with(
