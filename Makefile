@@ -3,6 +3,7 @@
 #              lists the names), `make test TESTS=tests/ir` a part of them
 # make fast    run the tests that compile no kernels and take no seconds
 # make campaign  disturb the program on purpose, for hours: it goes on where it was ended (tests/campaign)
+# make pages   look at the pages in Chromium, with the accessibility rules of axe-core (needs Chromium and npm)
 # make check   ruff and mypy
 # make fix     let ruff repair and format what it can
 # make cover   run all tests and report which lines they reach
@@ -37,7 +38,9 @@ NAMESAKES := tests/bench/conftest.py tests/cli/conftest.py tests/measure/conftes
 # Tests start hundreds of processes, which would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test fast campaign check fix cover docs dist clean
+AXE := $(CURDIR)/build/axe/node_modules/axe-core/axe.min.js
+
+.PHONY: demo test fast campaign pages check fix cover docs dist clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -50,6 +53,9 @@ fast: $(STAMP)
 
 campaign: $(STAMP)
 	$(BIN)/python tests/campaign/run.py $(CAMPAIGN)
+
+pages: $(STAMP) $(AXE)
+	AXE=$(AXE) $(BIN)/python -m pytest tests/report/test_pages_in_chromium.py tests/report/dashboard/test_dashboard_browser.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -79,6 +85,9 @@ $(STAMP): pyproject.toml
 	@echo "installing stormdrop, and what its tests need, into $(VENV): up to 350 MB to download, 1.4 GB on the disk"
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
+
+$(AXE):
+	npm install --silent --no-audit --no-fund --prefix build/axe axe-core@4
 
 $(DOCS): $(STAMP)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "the documentation needs Python 3.11 or newer: make clean, then make PYTHON=/path/to/python3 docs" >&2; exit 1; }

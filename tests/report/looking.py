@@ -1,4 +1,4 @@
-"""Looks at a page as its readers do: in a size and a mode, and for what keeps somebody from reading it."""
+"""Looks at a page as its readers do, in several sizes and modes, and for what keeps somebody from reading it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ axe.run().then((found) => done(found.violations.filter((each) => ["serious", "cr
 """
 
 
-def look(browser: Any, address: str, width: int, mode: str) -> None:
-    """Opens a page in a width of pixels, light or dark. Nothing is wider, and its console is silent."""
+def look(browser: Any, address: str) -> None:
+    """Opens a page on a wide and on a narrow screen, light and dark. Nothing is wider, and its console is silent."""
+    for width in (1280, 400):
+        for mode in ("light", "dark"):
+            _look(browser, address, width, mode)
+
+
+def _look(browser: Any, address: str, width: int, mode: str) -> None:
     media = {"features": [{"name": "prefers-color-scheme", "value": mode}]}
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)

@@ -39,9 +39,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", ["model", "bench", "session", "comparison", "landscape"])
 def test_a_page(name: str, browser: Any, pages: dict[str, Path]) -> None:
-    for width, mode in ((1280, "light"), (1280, "dark"), (400, "light"), (400, "dark")):
-        look(browser, pages[name].as_uri(), width, mode)
-        assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    look(browser, pages[name].as_uri())
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
 def test_a_link_opens_the_kernel_at_its_schedule(browser: Any, pages: dict[str, Path]) -> None:
