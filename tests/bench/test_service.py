@@ -151,10 +151,12 @@ def test_something_in_this_process_serves() -> None:
         with lock:
             in_progress -= 1
 
-    services, disturbed = serve(call, 1, Load(0.2, (1, 3)))
+    told: list[str] = []
+    services, disturbed = serve(call, 1, Load(0.2, (1, 3)), told.append)
     assert [service.at_a_time for service in services] == [1, 3]
     assert [service.per_second <= 500 * service.at_a_time for service in services] == [True, True]
     assert most == 3, "calls are in progress at the same time"
+    assert told[3:6] == ["1 call at a time, turn 4 of 5", "1 call at a time, turn 5 of 5", "3 calls at a time, turn 1 of 5"]
     assert 0.0 <= disturbed <= 1.0
 
 

@@ -37,8 +37,10 @@ class Scripted:
 
 def test_every_round_begins_with_another_contender() -> None:
     log: list[str] = []
-    take_turns([Scripted(name, log=log) for name in "abc"], 4)  # type: ignore[misc]
+    told: list[str] = []
+    take_turns([Scripted(name, log=log) for name in "abc"], 4, on_phase=told.append)  # type: ignore[misc]
     assert "".join(log) == "abcbcacababc"
+    assert told == [f"round {number} of 4" for number in range(1, 5)]
 
 
 def test_a_disturbed_round_is_measured_again() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from stormdrop.cli import extras
-from stormdrop.cli.commands import doctor
 from stormdrop.cli.extras import Extra
 
 REQUIREMENTS = [
@@ -79,16 +77,6 @@ def test_a_source_tree_that_is_not_installed_has_no_extras(monkeypatch: pytest.M
 
     monkeypatch.setattr(metadata, "requires", requires)
     assert extras.extras() == []
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_terminal_is_told_that_packages_are_imported(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(doctor, "extras", list)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    assert doctor._extras() == []
-    assert ("importing the packages of the extras" in capsys.readouterr().err) == terminal
 
 
 def test_two_packages_load() -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-import signal
-import sys
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from stormdrop.cli.live_display import LiveDisplay, sparkline
-from stormdrop.cli.progress import Reporter, loading
+from stormdrop.cli.progress import Reporter
 from stormdrop.tuning.result import KernelProgress, Progress
 
 KERNELS = [
@@ -102,23 +100,6 @@ def test_nothing_is_written_to_a_file_while_the_input_is_checked(capfd: pytest.C
     with Reporter(None, "compiling m.onnx", lines=False) as report:
         report(Progress(0, 0, None, 5.0, None, "compiling 3 kernels"))
     assert capfd.readouterr().err == ""
-
-
-def test_a_terminal_is_told_at_once_that_tvm_is_loaded(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = signal.getsignal(signal.SIGALRM)
-    with loading("tuning m.onnx"):
-        pass
-    assert capfd.readouterr().err == ""  # no terminal
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(sys.stderr, "fileno", lambda: 2)
-    with loading("tuning m.onnx"):
-        assert capfd.readouterr().err == "\rtuning m.onnx: loading TVM, 0 s"
-        signal.raise_signal(signal.SIGALRM)
-        assert "loading TVM" in capfd.readouterr().err
-    assert capfd.readouterr().err == "\r\x1b[2K"
-    assert signal.getsignal(signal.SIGALRM) == before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_display_without_kernels() -> None:

@@ -25,7 +25,7 @@ from .peers import model_peers, operator_peers
 from .plan import OURS, Plan, TuningOptions, not_installed, plan_model, plan_operator, select_peers
 from .result import BenchResult, Standing
 from .service import Load, take_service_turns
-from .turns import take_turns
+from .turns import silent, take_turns
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
@@ -50,6 +50,7 @@ def bench(
     target: Cpu | None = None,
     store: Store | None = None,
     on_progress: Callable[[Any], None] | None = None,
+    on_phase: Callable[[str], None] | None = None,
 ) -> BenchResult:
     """Times our kernel or model beside its peers, in interleaved rounds.
 
@@ -71,6 +72,7 @@ def bench(
         target: The machine to tune for. The default is this machine.
         store: The records of earlier tunings. The default is the default database.
         on_progress: Called with the progress of the tuning.
+        on_phase: Called with what is done now, in a few words, except while something is tuned.
 
     Returns:
         The median time of each contender, its ratio to ours, both with 95% intervals, and its error.
@@ -107,21 +109,30 @@ def bench(
     if against and not peers:  # said before anything is tuned
         raise InputError("; ".join(f"{name}: {reason}" for name, reason in skipped.items()))
     with scratch_folder() as scratch:
-        tuning = TuningOptions(machine, seed, store, on_progress, scratch, shapes, precision)
+        told = on_phase or silent
+        tuning = TuningOptions(machine, seed, store, on_progress, told, scratch, shapes, precision)
         if isinstance(what, Workload):
             plan = plan_operator(what, peers, tuning)
         else:
             plan = plan_model(Path(what), peers, tuning)
-        return _run(plan, machine.cores, rounds, skipped, load)
+        return _run(plan, machine.cores, rounds, skipped, load, told)
 
 
-def _run(plan: Plan, threads: int, rounds: int, skipped: Mapping[str, str], load: Load | None = None) -> BenchResult:
+def _run(
+    plan: Plan,
+    threads: int,
+    rounds: int,
+    skipped: Mapping[str, str],
+    load: Load | None = None,
+    on_phase: Callable[[str], None] = silent,
+) -> BenchResult:
     """Starts the contenders, compares their outputs, and times them in turns."""
     left_out = {**skipped, **plan.skipped}
     processes: list[ContenderProcess] = []
     outputs: list[list[Array]] = []  # of each process
     try:
         for spec in plan.contenders:
+            on_phase(f"starting {spec.name}")
             try:
                 process, arrays = _start(spec, threads)
             except (Unavailable, MeasureError) as reason:
@@ -132,8 +143,8 @@ def _run(plan: Plan, threads: int, rounds: int, skipped: Mapping[str, str], load
                 processes.append(process)
                 outputs.append(arrays)
         reference = outputs[0] if plan.reference is None else plan.reference
-        times = take_turns(processes, rounds)
-        services = None if load is None else take_service_turns(processes, load)
+        times = take_turns(processes, rounds, on_phase=on_phase)
+        services = None if load is None else take_service_turns(processes, load, on_phase)
         standings = tuple(
             replace(
                 _standing(process, times.seconds[0], times.seconds[index], _error(reference, outputs[index])),

@@ -35,6 +35,7 @@ class TuningOptions:
         seed: Seeds the inputs and the tuning.
         store: The records of earlier tunings; None for the default database.
         on_progress: Called with the progress of the tuning.
+        on_phase: Called with what is done before and after it.
         scratch: A folder for temporary files.
         shapes: The shapes of inputs that an ONNX file leaves open, or of the size of a saved model.
         precision: What an ONNX file is tuned to compute in.
@@ -44,6 +45,7 @@ class TuningOptions:
     seed: int
     store: Store | None
     on_progress: Callable[[Any], None] | None
+    on_phase: Callable[[str], None]
     scratch: Path
     shapes: Mapping[str, tuple[int, ...]] | None
     precision: str
@@ -135,6 +137,7 @@ def plan_operator(workload: Workload, peers: Sequence[str], tuning: TuningOption
     result = tune(workload, target=tuning.target, seed=tuning.seed, store=tuning.store, on_progress=tuning.on_progress)
     if result.best is None:
         raise MeasureError(f"{workload.name}: no candidate worked, so there is nothing to bench")
+    tuning.on_phase("computing what is right")
     inputs = workload.random_inputs(tuning.seed)
     ours = {"workload": workload, "sketch": result.best.sketch, "config": dict(result.best.config), "inputs": inputs}
     theirs = {"operator": workload.name.split()[0], "arguments": dict(workload.arguments), "inputs": inputs}
@@ -164,6 +167,7 @@ def plan_model(path: Path, peers: Sequence[str], tuning: TuningOptions) -> Plan:
     from ..model.onnx.rewrites.qdq import rounds_to_bytes
 
     if path.is_dir():
+        tuning.on_phase(f"loading {path.name}")
         artifact, model = path, load(path)
         source = Path(str(model.metadata.provenance.get("source", "")))
         source_checksum = model.metadata.provenance.get("sha256")

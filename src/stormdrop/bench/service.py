@@ -7,7 +7,7 @@ one session with all cores, or one for each call with a part of them. Each form 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,7 @@ from ..statistics import Interval, median_interval, percentile_interval, ratio_i
 from .closed_loop import MOST_CALLS, LoopTimes, closed_loop
 from .contender import Unavailable
 from .contender_process import LIMITS, ContenderProcess
+from .turns import silent
 
 PERCENTS = (50, 90, 99)
 """The percentiles of the latency that are reported."""
@@ -150,13 +151,14 @@ class Services:
     missing: Mapping[str, str]
 
 
-def serve(call: Call, cores: int, load: Load) -> tuple[list[Service], float]:
+def serve(call: Call, cores: int, load: Load, on_phase: Callable[[str], None] = silent) -> tuple[list[Service], float]:
     """Times something in this process as a service.
 
     Args:
         call: Answers one call; several threads call it at the same time.
         cores: How many cores it uses.
         load: How it is called.
+        on_phase: Is told which turn begins.
 
     Returns:
         A service for each number of calls at a time, and the share of the turns in which something else used the
@@ -169,7 +171,8 @@ def serve(call: Call, cores: int, load: Load) -> tuple[list[Service], float]:
     with closing(MachineLock()) as lock, ThreadPoolExecutor(max(load.calls), "caller") as callers:
         for at_a_time in load.calls:
             turns = []
-            for _ in range(load.turns):
+            for turn in range(load.turns):
+                on_phase(_turn(at_a_time, turn, load))
                 with lock.exclusive():
                     before = read_counters()
                     turns.append(closed_loop([call] * at_a_time, load.seconds / load.turns, callers))
@@ -178,12 +181,15 @@ def serve(call: Call, cores: int, load: Load) -> tuple[list[Service], float]:
     return services, sum(suspect) / len(suspect)
 
 
-def take_service_turns(processes: Sequence[ContenderProcess], load: Load) -> Services:
+def take_service_turns(
+    processes: Sequence[ContenderProcess], load: Load, on_phase: Callable[[str], None] = silent
+) -> Services:
     """Times the contenders as services, in turns, one round at a time under the machine-wide lock.
 
     Args:
         processes: The contenders, ours first.
         load: How they are called.
+        on_phase: Is told which turn begins, and whose.
 
     A peer that fails, or whose process dies, is left out from then on. What it served before is kept.
 
@@ -221,6 +227,7 @@ def take_service_turns(processes: Sequence[ContenderProcess], load: Load) -> Ser
                         index, form = forms[number]
                         if index in failed:
                             continue
+                        on_phase(f"{_turn(at_a_time, turn, load)}: {processes[index].name}")
                         try:
                             taken, suspect = processes[index].serve_calls(form, load.seconds / load.turns)
                         except MeasureError as reason:
@@ -234,6 +241,12 @@ def take_service_turns(processes: Sequence[ContenderProcess], load: Load) -> Ser
         for index, best in _best_forms(kept_forms, kept_times, at_a_time).items():
             services[index].append(best)
     return Services(services, disturbed / turns if turns else math.nan, missing)
+
+
+def _turn(at_a_time: int, turn: int, load: Load) -> str:
+    """Which turn begins, in words."""
+    calls = "1 call" if at_a_time == 1 else f"{at_a_time} calls"
+    return f"{calls} at a time, turn {turn + 1} of {load.turns}"
 
 
 def _best_forms(

@@ -7,7 +7,7 @@ favours none of them.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -33,7 +33,16 @@ class RoundTimes:
     disturbed: int
 
 
-def take_turns(processes: Sequence[ContenderProcess], rounds: int, plan: TimingPlan = TURN) -> RoundTimes:
+def silent(phase: str) -> None:
+    """Tells nobody what is done."""
+
+
+def take_turns(
+    processes: Sequence[ContenderProcess],
+    rounds: int,
+    plan: TimingPlan = TURN,
+    on_phase: Callable[[str], None] = silent,
+) -> RoundTimes:
     """Times contenders in turns, one round at a time under the machine-wide lock.
 
     A round that foreign load disturbed is measured again, at most `rounds` times in all. Its effect would not cancel
@@ -44,6 +53,7 @@ def take_turns(processes: Sequence[ContenderProcess], rounds: int, plan: TimingP
         processes: The contenders.
         rounds: The number of rounds.
         plan: How a contender is timed in its turn.
+        on_phase: Is told which round begins.
 
     Raises:
         MeasureError: A contender failed, or its process died.
@@ -52,6 +62,7 @@ def take_turns(processes: Sequence[ContenderProcess], rounds: int, plan: TimingP
     disturbed, retries, first = 0, rounds, 0
     with closing(MachineLock()) as lock:
         while len(seconds[0]) < rounds:
+            on_phase(f"round {len(seconds[0]) + 1} of {rounds}")
             with lock.exclusive():
                 times, suspect = _one_round(processes, first, plan)
             first += 1

@@ -18,6 +18,7 @@ arrays.py        arrays in files
 output.py        documents and tables
 progress.py      how far a run is, on standard error: lines, or a display
 live_display.py  that display
+status_line.py   what a command does now, in a line on a terminal
 extras.py        what `pip install 'stormdrop[...]'` has brought
 watching.py      `--log` and `--trace`
 guide.py         examples and descriptions in the help

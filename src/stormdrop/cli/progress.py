@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -25,53 +20,6 @@ if TYPE_CHECKING:
 _EVERY = 5.0  # seconds between plain lines
 _WIDTH = 80  # columns that a plain line has, so that a log can be read
 _PER_SECOND = 1.0  # how often the display is drawn anew: each time costs some milliseconds beside what is measured
-
-
-@contextlib.contextmanager
-def loading(opening: str) -> Iterator[None]:
-    """Shows on a terminal what is tuned while TVM is loaded, and for how many seconds that takes.
-
-    A process with a second thread cannot be forked, so a timer draws the line. It draws none while the system loads a
-    library.
-
-    Args:
-        opening: What is tuned.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if not (main and sys.stderr.isatty() and hasattr(signal, "setitimer")):
-        yield
-        return
-    begin, width = time.monotonic(), Console(stderr=True).width - 1
-
-    def draw(*_: object) -> None:
-        # The handler of a signal must not write to a buffer that the program may be writing to.
-        words = f"{opening}: loading TVM, {time.monotonic() - begin:.0f} s"
-        os.write(sys.stderr.fileno(), f"\r{words[:width]}".encode(errors="replace"))
-
-    before = signal.signal(signal.SIGALRM, draw)
-    signal.setitimer(signal.ITIMER_REAL, 1.0, 1.0)
-    draw()
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-        sys.stderr.write("\r\x1b[2K")
-        sys.stderr.flush()
-
-
-@contextlib.contextmanager
-def telling() -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is done now, and takes it away in the end; elsewhere it shows nothing.
-
-    Yields:
-        A function that takes what is done, in a few words.
-    """
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    with Console(stderr=True).status("") as status:
-        yield status.update
 
 
 class Reporter:

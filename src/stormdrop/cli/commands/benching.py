@@ -14,8 +14,8 @@ from ...measure.timing import MOST_ROUNDS
 from ...tuning.options import FLOAT32, whole_number
 from .. import completion, options, output
 from ..options import DatabaseOption, JsonOption, PrecisionOption, SeedOption, ShapeOption, TargetOption
-from ..progress import Reporter
 from ..services import CallsOption, ForOption, load_of, print_services, say_how_long
+from ..status_line import telling
 from .reporting import PageOption, check_page, command_line, write_page
 
 
@@ -59,7 +59,8 @@ def bench(
     check_page(report, "--report")
     load = load_of(duration, calls)
     names = None if against is None else [name.strip() for name in against.split(",") if name.strip()]
-    with output.stdout_for_json(as_json):
+    opening = " ".join(("timing", what, *(arguments or ())))
+    with output.stdout_for_json(as_json), telling(opening, "loading TVM") as tell:
         from ... import operators
         from ...bench.bench import bench as time_beside_peers
         from ...machine.cpu import parse_machine, require_cpu
@@ -77,7 +78,7 @@ def bench(
         machine = require_cpu(parse_machine(target), otherwise)
         if load is not None:
             say_how_long(load, "each contender, in turns,", " for each, and for each way in which it serves several")
-        with options.tuning_records(db) as store, Reporter(None) as progress:
+        with options.tuning_records(db) as store:
             result = time_beside_peers(
                 subject,
                 names,
@@ -88,7 +89,8 @@ def bench(
                 precision=precision,
                 target=machine,
                 store=store,
-                on_progress=progress,
+                on_progress=tell.tuning,
+                on_phase=tell,
             )
         document = result.to_json()
         if report is not None:

@@ -16,6 +16,7 @@ from .. import completion, options, output
 from ..options import JsonOption, SeedOption
 from ..progress import Reporter
 from ..signals import INTERRUPTED
+from ..status_line import telling
 from .reporting import PageOption, check_page, command_line, write_page
 
 if TYPE_CHECKING:
@@ -71,27 +72,30 @@ def compare(
     check_page(report, "--report")
     folder = None if out is None else _folder(out)
     with output.stdout_for_json(as_json):
-        from ...compare.comparison import compare as run
-        from ...compare.search_spec import parse_searches
+        opening = f"comparing {search} from {seeds} seeds, {trials} trials each at most"
+        with telling(opening, "loading what is searched"):
+            from ...compare.comparison import compare as run
+            from ...compare.search_spec import parse_searches
 
-        searches = parse_searches(search)
-        grounds = _grounds(what)
+            searches = parse_searches(search)
+            grounds = _grounds(what)
         most = seeds * trials * len(searches) * (len(grounds) if isinstance(grounds, list) else 1)
         limits: dict[str, Any] = {"seeds": seeds, "trials": trials, "time": budget, "exact": exact, "jobs": jobs}
-        with Reporter(most, f"comparing {search} from {seeds} seeds, {trials} trials each at most") as progress:
+        with Reporter(most, opening) as progress:
             try:
                 comparison = run(grounds, searches, **limits, on_progress=progress)
             except KeyboardInterrupt:
                 output.say("stormdrop: interrupted before every search had finished its first seed")
                 return INTERRUPTED
         document = comparison.to_json()
-        document["files"] = [] if folder is None else _plot_comparison(document, folder)
-        if report is not None:
-            from ...report.pages.comparison_page import comparison_page
+        with telling(opening, "drawing the result"):
+            document["files"] = [] if folder is None else _plot_comparison(document, folder)
+            if report is not None:
+                from ...report.pages.comparison_page import comparison_page
 
-            chosen = {"search": search, "seeds": seeds, "trials": trials, "time": time, "exact": exact}
-            write_page(comparison_page(document, command_line("compare", *what, **chosen)), report)
-            document["files"].append(str(report))
+                chosen = {"search": search, "seeds": seeds, "trials": trials, "time": time, "exact": exact}
+                write_page(comparison_page(document, command_line("compare", *what, **chosen)), report)
+                document["files"].append(str(report))
     if as_json:
         output.emit(document)
     else:
@@ -136,19 +140,21 @@ def landscape(
     check_page(report, "--report")
     values = options.arguments(_words(fixed or ""))
     with output.stdout_for_json(as_json):
-        from ...compare.landscape import landscape as run
-        from ...compare.search_spec import parse_searches
-        from ...report.plots.landscape import heat_map
-        from ...report.plots.style import save
+        opening = f"measuring every point of {knobs}"
+        with telling(opening, "loading what is searched"):
+            from ...compare.landscape import landscape as run
+            from ...compare.search_spec import parse_searches
+            from ...report.plots.landscape import heat_map
+            from ...report.plots.style import save
 
-        searches = parse_searches(search)
-        if len(searches) != 1:
-            raise InputError(f"--search {search}: a landscape shows one search")
-        grounds = _grounds(what)
+            searches = parse_searches(search)
+            if len(searches) != 1:
+                raise InputError(f"--search {search}: a landscape shows one search")
+            grounds = _grounds(what)
         if isinstance(grounds, list) and len(grounds) != 1:
             raise InputError(f"{what[1]}: a landscape shows one space")
         ground = grounds[0] if isinstance(grounds, list) else grounds
-        with Reporter(None, f"measuring every point of {knobs}") as progress:
+        with Reporter(None, opening) as progress:
             try:
                 result = run(
                     ground, _words(knobs), searches[0], fixed=values, trials=trials, seed=seed, on_progress=progress
@@ -157,12 +163,13 @@ def landscape(
                 output.say("stormdrop: interrupted before every point was measured, so nothing is drawn")
                 return INTERRUPTED
         document = {**result.to_json(), "file": str(out)}
-        save(heat_map(document), out)
-        if report is not None:
-            from ...report.pages.landscape_page import landscape_page
+        with telling(opening, "drawing the result"):
+            save(heat_map(document), out)
+            if report is not None:
+                from ...report.pages.landscape_page import landscape_page
 
-            chosen = {"knobs": knobs, "search": search, "seed": seed, "trials": trials, "at": fixed}
-            write_page(landscape_page(document, command_line("landscape", *what, **chosen)), report)
+                chosen = {"knobs": knobs, "search": search, "seed": seed, "trials": trials, "at": fixed}
+                write_page(landscape_page(document, command_line("landscape", *what, **chosen)), report)
     if as_json:
         output.emit(document)
         return 0

@@ -13,7 +13,8 @@ from ...tuning.options import TuneOptions
 from .. import options, output
 from ..flags import ModelFlags, spread
 from ..options import DatabaseOption, DenormalsOption, JsonOption, MaxErrorOption, SeedOption, TargetOption
-from ..progress import Reporter, loading
+from ..progress import Reporter
+from ..status_line import loading
 
 
 @spread

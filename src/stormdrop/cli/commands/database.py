@@ -11,6 +11,7 @@ import typer
 from .. import output
 from ..guide import epilog
 from ..options import DatabaseOption, JsonOption
+from ..status_line import telling
 
 if TYPE_CHECKING:
     from ...records import Absorbed
@@ -76,7 +77,7 @@ def export(
     """Write all records to a file."""
     from ...records import export_file, open_store
 
-    with open_store(db, create=False) as store:
+    with telling(f"writing {path}"), open_store(db, create=False) as store:
         count = export_file(store, path)
     if as_json:
         output.emit({"file": str(path), "sessions": count})
@@ -94,8 +95,9 @@ def import_(
     """Take in the records of a file; those that are known already are skipped."""
     from ...records import import_file, open_store
 
-    with open_store(db) as store:
-        _print_absorbed(import_file(store, path, trusted=trusted), as_json)
+    with telling(f"taking in the records of {path}"), open_store(db) as store:
+        absorbed = import_file(store, path, trusted=trusted)
+    _print_absorbed(absorbed, as_json)
 
 
 @app.command("merge", epilog=epilog("db merge"))
@@ -108,8 +110,9 @@ def merge(
     """Take in the records of another database."""
     from ...records import merge_database, open_store
 
-    with open_store(db) as store:
-        _print_absorbed(merge_database(store, other, trusted=trusted), as_json)
+    with telling(f"taking in the records of {other}"), open_store(db) as store:
+        absorbed = merge_database(store, other, trusted=trusted)
+    _print_absorbed(absorbed, as_json)
 
 
 @app.command("upgrade", epilog=epilog("db upgrade"))
@@ -117,7 +120,8 @@ def upgrade(db: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """Bring a database of an older version of stormdrop up to date."""
     from ...records import upgrade_database
 
-    found, now = upgrade_database(db)
+    with telling("upgrading the database"):
+        found, now = upgrade_database(db)
     if as_json:
         output.emit({"found": found, "version": now})
     elif found == now:

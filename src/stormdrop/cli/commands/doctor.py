@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib import metadata
@@ -15,7 +14,7 @@ from ..._version import __version__
 from .. import output
 from ..extras import Extra, extras
 from ..options import JsonOption
-from ..progress import telling
+from ..status_line import telling
 
 if TYPE_CHECKING:
     from ...machine.limits.unit_rates import UnitRate
@@ -30,7 +29,7 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
-    with output.stdout_for_json(as_json):
+    with output.stdout_for_json(as_json), telling("looking at this machine", "loading TVM") as tell:
         from ...machine.cpu import Cpu
         from ...machine.gpu import GPUS, target_name
         from ...machine.known_cpus import KNOWN_CPUS
@@ -44,13 +43,14 @@ def doctor(
         from .listing import plugin_status
 
         target = Cpu.detect()
-        with telling() as tell:
-            tell("measuring this machine: its peak, if it is not known")
-            limits = peak(target, refresh=refresh)
-            tell("measuring this machine: its arithmetic units, if they are not known")
-            units = unit_rates(target, refresh=refresh)
-            tell("measuring this machine: its memory and caches, if they are not known")
-            memory = memory_rates(target, refresh=refresh)
+        if_unknown = "" if refresh else ", if that is unknown"
+        tell(f"measuring its peak{if_unknown}")
+        limits = peak(target, refresh=refresh)
+        tell(f"measuring its arithmetic units{if_unknown}")
+        units = unit_rates(target, refresh=refresh)
+        tell(f"measuring its memory and caches{if_unknown}")
+        memory = memory_rates(target, refresh=refresh)
+        tell("importing the packages of the extras, to see whether they load")
         document: dict[str, Any] = {
             "cpu": target.cpu,
             "target": target.mcpu,
@@ -68,7 +68,7 @@ def doctor(
             "versions": {"stormdrop": __version__, **{name: _version(name) for name in _PACKAGES}},
             "database": str(default_path()),
             "plugins": [plugin_status(plugin) for plugin in everything()],
-            "extras": _extras(),
+            "extras": [_extra(extra) for extra in extras()],
         }
     if as_json:
         output.emit(document)
@@ -121,13 +121,6 @@ def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"plug-in {each['name']}", f"{each['group']}, of {each['package']}: {each['error'] or 'loads'}"
     for each in document["extras"]:
         yield f"extra {each['name']}", str(Extra(each["name"], each["packages"], each["error"]))
-
-
-def _extras() -> list[dict[str, Any]]:
-    """The extras in the document of `doctor`. Their packages take seconds to load, so a terminal is told of it."""
-    if sys.stderr.isatty():
-        output.say("importing the packages of the extras, to see whether they load")
-    return [_extra(extra) for extra in extras()]
 
 
 def _extra(extra: Extra) -> dict[str, Any]:

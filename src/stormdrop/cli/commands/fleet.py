@@ -12,6 +12,7 @@ import typer
 from ...errors import InputError
 from .. import output
 from ..options import JsonOption, not_empty
+from ..status_line import telling
 
 if TYPE_CHECKING:
     from ...measure.fleet.fleet import Fleet
@@ -51,7 +52,7 @@ def fleet(
     as_json: JsonOption = False,
 ) -> None:
     """Show the machines of a fleet: what they are, who measures there, and whether they are well."""
-    with output.stdout_for_json(as_json):
+    with output.stdout_for_json(as_json), telling(f"asking the machines of {address}"):
         from ...measure.fleet.status import fleet_status
 
         status = fleet_status(address)

@@ -10,6 +10,7 @@ import typer
 from ...errors import InputError
 from .. import arrays, options, output
 from ..options import JsonOption
+from ..status_line import telling
 
 if TYPE_CHECKING:
     from ...model.quantize import QuantizedModel
@@ -64,7 +65,7 @@ def quantize(
     if written.exists() and written.samefile(model):
         raise InputError(f"--out {written}: is the model itself")
     samples = None if data is None else arrays.read(data)
-    with output.stdout_for_json(as_json):
+    with output.stdout_for_json(as_json), telling(f"quantising {model}"):
         from ...model.quantize import quantize_model, quantize_weights
 
         if samples is not None:

@@ -14,6 +14,7 @@ import typer
 from ...errors import InputError, OperatorError, UnsupportedFunction
 from .. import options, output
 from ..options import DatabaseOption, JsonOption
+from ..status_line import telling
 
 if TYPE_CHECKING:
     from ...records import Store, StoredSession
@@ -47,7 +48,7 @@ def report(
     is_model = what is not None and (Path(what).exists() or Path(what).suffix == ".sd" or len(Path(what).parts) > 1)
     if bench is not None and not is_model:
         raise InputError("--bench: belongs to the report of a tuned model")
-    with output.stdout_for_json(as_json):
+    with output.stdout_for_json(as_json), telling(f"writing {out}"):
         if is_model:
             assert what is not None
             kind, page = "model", _model_page(Path(what), None if bench is None else _read_bench(bench))

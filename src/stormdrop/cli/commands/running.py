@@ -16,6 +16,7 @@ from ...tuning.options import whole_number
 from .. import arrays, options, output
 from ..options import JsonOption, SeedOption, SizeOption
 from ..services import CallsOption, ForOption, load_of, print_services, say_how_long
+from ..status_line import Teller, telling
 
 if TYPE_CHECKING:
     from ...bench.service import Load
@@ -92,17 +93,18 @@ def run(
         if not profiled:
             raise InputError("--trace: needs --profile, whose executions it shows")
         options.writable_file(trace, "--trace")
-    with output.stdout_for_json(as_json):
+    with output.stdout_for_json(as_json), telling(f"running {artifact}", "loading it") as tell:
         from ...model import load
 
         model = load(artifact, digest, threads)
+        tell("the first time")
         feeds = _feeds(model, inputs, size, seed)
         model.run(feeds)  # starts the threads and fills the caches; the second run is timed
         start = time.perf_counter()
         results = model.run(feeds)
         seconds = time.perf_counter() - start
-        services = None if served is None else _services(model, feeds, served)
-        profile = _profile(model, feeds, trace) if profiled else None
+        services = None if served is None else _services(model, feeds, served, tell)
+        profile = _profile(model, feeds, trace, tell) if profiled else None
         if outputs is not None:
             arrays.write(outputs, results)
     document: dict[str, Any] = {
@@ -122,14 +124,14 @@ def run(
         _print_run(document, by)
 
 
-def _services(model: CompiledModel, feeds: Mapping[str, Any], load: Load) -> dict[str, Any]:
+def _services(model: CompiledModel, feeds: Mapping[str, Any], load: Load, tell: Teller) -> dict[str, Any]:
     """How the model serves calls: what a document has more of it."""
     from ...bench.service import serve
     from ...model.artifact.call_inputs import aligned
 
     say_how_long(load, "the model")
     inputs = {name: aligned(value) for name, value in feeds.items()}
-    services, disturbed = serve(lambda: model.run(inputs), model.threads, load)
+    services, disturbed = serve(lambda: model.run(inputs), model.threads, load, tell)
     return {
         "services": [service.to_json() for service in services],
         "load": {
@@ -141,13 +143,14 @@ def _services(model: CompiledModel, feeds: Mapping[str, Any], load: Load) -> dic
     }
 
 
-def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None) -> dict[str, Any]:
+def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None, tell: Teller) -> dict[str, Any]:
     """The profile of the model, with the limits of this machine; None for limits that cannot be measured.
 
     Args:
         model: The model.
         feeds: Its inputs.
         trace: The file to write a trace of the profiled executions to; None for none.
+        tell: Is told what is done.
     """
     from ...machine.cpu import Cpu
     from ...machine.limits.peak import peak
@@ -155,11 +158,13 @@ def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None)
     from ...model.profile import profile
 
     limits = None
+    tell("measuring the peak of the machine, if that is unknown")
     try:
         limits = asdict(peak(Cpu.detect()))
     except MeasureError as error:
         print(f"no roofline: {error}", file=sys.stderr)
     recorder = None if trace is None else CallRecorder()
+    tell("timing its kernels")
     profiled = profile(model, feeds, timer=recorder).to_json()
     if trace is not None and recorder is not None:
         from ...report.traces.profile_trace import write_profile_trace

@@ -18,8 +18,9 @@ from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SECONDS, TuneOption
 from .. import completion, options, output
 from ..flags import ModelFlags, TuningFlags, spread
 from ..options import JsonOption
-from ..progress import Reporter, loading
+from ..progress import Reporter
 from ..signals import INTERRUPTED
+from ..status_line import loading
 from ..watching import watched
 from .fleet import leased_fleet
 
