@@ -71,6 +71,8 @@ def test_the_table_for_people(database: Path) -> None:
     assert (row[1] == "-") == ('"of peak" is unknown, because this machine\'s peak was not measured yet' in done.stdout)
     assert "answered from earlier records" in done.stdout
     assert "# schedule" in done.stdout
+    name, _, headline = done.stdout.splitlines()[-1].partition(": ")
+    assert name == " ".join(SMALL) and "default schedule" in headline
     assert done.stderr == ""
 
 

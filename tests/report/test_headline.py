@@ -1,4 +1,4 @@
-"""The headline of a tuned model: it compares, or says in the same line why it does not."""
+"""The headline of a tuned model or kernel: it compares, or says in the same line why it does not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stormdrop.report.headline import headline, never_tuned
+from stormdrop.report.headline import headline, kernel_headline, never_tuned
 
 
 def document(speedup: list[float] | None, *, disturbed: bool = False, **others: Any) -> dict[str, Any]:
@@ -44,6 +44,64 @@ def document(speedup: list[float] | None, *, disturbed: bool = False, **others: 
 )
 def test_a_headline_compares_or_says_why_not(given: dict[str, Any], said: str) -> None:
     assert headline(given) == said
+
+
+def of_kernel(speedup: list[float] | None, **others: Any) -> dict[str, Any]:
+    best, baseline = {"seconds": 2.34e-5, "speedup": speedup}, {"seconds": 6.8e-5, "failed": False}
+    return {"best": best, "baseline": baseline, "compared": speedup, "kept_default": False, "trials": 9, **others}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (of_kernel([2.9, 2.75, 3.1]), "23.4 us, 2.90 times as fast as the default schedule (2.75 to 3.10)"),
+        (
+            of_kernel(None, disturbed=True, compared=[2.4, 2.1, 2.8]),
+            "23.4 us, 2.10 to 2.80 times as fast as the default schedule, measured beside other load",
+        ),
+        (
+            of_kernel(None, compared=[2.4, 0.8, 9.0]),
+            "23.4 us, faster than the default schedule beyond doubt, but its rounds do not say by how much "
+            "(0.80 to 9.00 times as fast)",
+        ),
+        (
+            of_kernel(None, kept_default=True),
+            "23.4 us with the default schedule: nothing that was tried is significantly faster",
+        ),
+        (
+            of_kernel(None, kept_default=True, disturbed=True),
+            "23.4 us with the default schedule: nothing that was tried is significantly faster, "
+            "measured beside other load",
+        ),
+        (
+            of_kernel(None, baseline={"seconds": None, "failed": True}),
+            "23.4 us; there is nothing to compare it with, because the default schedule does not work",
+        ),
+        (
+            of_kernel(None, baseline={"seconds": None, "failed": False}),
+            "23.4 us; the default schedule was not timed beside it, because no time was left for it, or one of the two "
+            "failed",
+        ),
+        (
+            of_kernel(None, baseline={"seconds": None}, interrupted=True, kept_default=True),
+            "23.4 us with the default schedule; no other schedule was timed beside it, because the search was "
+            "interrupted",
+        ),
+        (
+            of_kernel(None, baseline={"seconds": None}, disturbed=True),
+            "23.4 us; the default schedule was not timed beside it, because something else had the machine",
+        ),
+        ({**of_kernel(None), "best": None}, "no candidate worked"),
+        ({**of_kernel(None), "best": None, "trials": 0}, "nothing was measured"),
+    ],
+)
+def test_a_kernel_is_compared_with_its_default_or_the_headline_says_why_not(given: dict[str, Any], said: str) -> None:
+    assert kernel_headline(given) == said
+
+
+def test_records_of_earlier_versions_do_not_say_what_was_compared() -> None:
+    older = {"best": {"seconds": 2e-5, "speedup": None}, "baseline": {"seconds": 2.1e-5}, "trials": 9}
+    assert kernel_headline(older) == "20 us; the default schedule took 21 us"
 
 
 def test_a_latency_that_is_not_known_is_not_invented() -> None:

@@ -152,7 +152,7 @@ def test_the_document_is_json() -> None:
     document = json.loads(json.dumps(result.to_json()))
     assert (document["name"], document["error"]) == ("bowl", "")
     assert document["best"]["config"] == dict(result.best.config if result.best else {})
-    assert document["baseline"] == {"seconds": result.baseline}
+    assert document["baseline"] == {"seconds": result.baseline, "failed": False}
     assert set(document["phases"]) == {"start", "search", "run", "race", "other"}
     assert (document["trials"], document["converged"]) == (result.trials, result.converged)
 

@@ -70,6 +70,7 @@ def test_no_significant_difference_keeps_the_default_schedule(others: float) -> 
         assert result.best.config == space.config(space.origin)
         assert result.best.speedup is None
         assert result.baseline == pytest.approx(result.best.seconds)
+        assert result.kept_default and result.compared is None
 
 
 def test_a_significant_difference_wins_with_its_interval() -> None:
@@ -223,6 +224,16 @@ def test_a_disturbed_race_claims_no_speedup(disturbed: bool) -> None:
         result = tune_replayed(store, Beside(1e-3, 0.8e-3), trials=60)
     assert result.best is not None and result.best.seconds == pytest.approx(0.8e-3, rel=0.1)
     assert (result.best.speedup is None) == result.disturbed == result.to_json()["disturbed"] == disturbed
+    assert result.compared is not None and result.compared[0] == pytest.approx(1.25, rel=0.1)
+    assert not result.kept_default
+
+
+def test_what_a_race_has_compared_is_kept() -> None:
+    with open_store("sqlite://") as store:
+        first, again = (tune_replayed(store, Fixed(1e-3, 0.8e-3), trials=60) for _ in range(2))
+    assert again.reused == again.trials > 0
+    assert again.compared == first.compared and again.compared is not None
+    assert not again.kept_default
 
 
 def test_the_races_of_a_model_are_one_family() -> None:

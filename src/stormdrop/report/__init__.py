@@ -6,7 +6,7 @@ plots/          their plots
 summary.py      the document of a comparison of searches: the summary of the runs of each search
 differences.py  whether searches differ, with intervals and corrected p-values
 kernels.py      what a page shows of each kernel of a model; the roofline
-headline.py     what the tuning of a model has brought, in a sentence
+headline.py     what a tuning has brought, in a sentence
 diagnosis.py    why a kernel is not faster, in sentences
 layer_label.py  the layers that a kernel computes, in few words
 search_end.py   why a search ended, in words

@@ -60,9 +60,10 @@ class Measured(TypedDict):
 
 
 class Baseline(TypedDict):
-    """The time of the default schedule in seconds."""
+    """The time of the default schedule in seconds; `failed` if it does not work."""
 
     seconds: float | None
+    failed: NotRequired[bool]
 
 
 class Searched(TypedDict):
@@ -70,6 +71,8 @@ class Searched(TypedDict):
 
     best: Measured | None
     baseline: Baseline
+    compared: NotRequired[list[float] | None]
+    kept_default: NotRequired[bool]
     trials: int
     failed: int
     reused: int

@@ -1,4 +1,4 @@
-"""What the tuning of a model has brought, in a sentence, and which of its kernels were left for lack of time."""
+"""What a tuning has brought, in a sentence, and which kernels of a model were left for lack of time."""
 
 from __future__ import annotations
 
@@ -48,6 +48,59 @@ def _compared(document: Mapping[str, Any]) -> str:
     if high < 1:
         return f", slower than untuned ({between} times as fast); more time may mend it"
     return f", {ratio:.2f} times as fast as untuned ({between})"
+
+
+def kernel_headline(document: Mapping[str, Any]) -> str:
+    """The time of a tuned kernel, beside that of the default schedule.
+
+    Args:
+        document: The document of `stormdrop tune-op --json`.
+
+    Example:
+        >>> best = {"seconds": 2e-5, "speedup": [2.9, 2.8, 3.0]}
+        >>> document = {"best": best, "baseline": {"seconds": 5.8e-5}, "disturbed": False, "compared": None}
+        >>> kernel_headline(document)
+        '20 us, 2.90 times as fast as the default schedule (2.80 to 3.00)'
+        >>> beside_load = {"best": {**best, "speedup": None}, "disturbed": True, "compared": [2.4, 2.1, 2.8]}
+        >>> kernel_headline({**document, **beside_load})
+        '20 us, 2.10 to 2.80 times as fast as the default schedule, measured beside other load'
+    """
+    best = document["best"]
+    if best is None:
+        return "no candidate worked" if document["trials"] else "nothing was measured"
+    return ascii_time(best["seconds"]) + _beside_default(document)
+
+
+def _beside_default(document: Mapping[str, Any]) -> str:
+    """How the best schedule of a kernel compares with the default, as a part of the sentence."""
+    speedup, compared = document["best"]["speedup"], document.get("compared")
+    baseline, disturbed = document["baseline"], document.get("disturbed")
+    beside_load = ", measured beside other load" if disturbed else ""
+    if speedup:
+        return f", {speedup[0]:.2f} times as fast as the default schedule ({in_ascii(ratios(speedup[1:]))})"
+    if compared:
+        between = f"{in_ascii(ratios(compared[1:]))} times as fast"
+        if disturbed:
+            return f", {between} as the default schedule{beside_load}"
+        return f", faster than the default schedule beyond doubt, but its rounds do not say by how much ({between})"
+    kept = " with the default schedule" if document.get("kept_default") else ""
+    if baseline.get("failed"):
+        return "; there is nothing to compare it with, because the default schedule does not work"
+    if baseline["seconds"] is None:
+        other = "no other schedule was" if kept else "the default schedule was not"
+        return f"{kept}; {other} timed beside it, because {_why_not_timed(document)}"
+    if kept:
+        return f"{kept}: nothing that was tried is significantly faster{beside_load}"
+    return f"; the default schedule took {ascii_time(baseline['seconds'])}{beside_load}"
+
+
+def _why_not_timed(document: Mapping[str, Any]) -> str:
+    """Why no last race has timed the best schedule of a kernel beside the default."""
+    if document.get("interrupted"):
+        return "the search was interrupted"
+    if document.get("disturbed"):
+        return "something else had the machine"
+    return "no time was left for it, or one of the two failed"
 
 
 def never_tuned(document: Mapping[str, Any]) -> str | None:

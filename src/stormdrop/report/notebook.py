@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from .formatting import config, count, interval, percent, ratios, time
-from .headline import headline
+from .headline import headline, kernel_headline
 from .layer_label import layer_label
 from .plots.model_plots import latencies, over_time
 from .plots.svg import inline
@@ -45,12 +45,10 @@ def kernel_html(document: Document) -> str:
         rows.append(("default", time(document["baseline"]["seconds"]), ""))
     nothing = "no candidate worked" if document["trials"] else "nothing was measured"
     found = _table(("", "time", "95% interval"), rows) if rows else Markup("<p>{}</p>").format(nothing)
-    said = _disturbed(document.get("disturbed"), "the last race: no speed-up is claimed")
+    said = Markup()
     if best is not None:
         said += Markup("<p><code>{}({})</code></p>").format(best["sketch"], config(best["config"]))
-        if best["speedup"]:
-            text = f"{best['speedup'][0]:.2f} ({ratios(best['speedup'][1:])}) times as fast as the default"
-            said += Markup("<p>{}</p>").format(text)
+        said += Markup("<p>{}</p>").format(kernel_headline(document))
     return _whole(
         str(document.get("op") or document.get("name") or "a search"),
         found + said + _effort(document) + _plot(over_time(document["curve"], "best candidate"), "the best so far"),

@@ -36,12 +36,15 @@ class RaceResult:
         default: The default's samples; None if the default does not work.
         speedup: The default's time over the winner's. None if there is nothing to compare with, if the difference is
             not significant (the winner is then the default, or faster beyond doubt), or if the race was disturbed.
+        compared: The same ratio, whether or not it is claimed. None if the winner is the default, or if the default
+            does not work.
     """
 
     winner: Candidate
     seconds: Sequence[float]
     default: Sequence[float] | None
     speedup: Interval | None
+    compared: Interval | None
 
     @property
     def default_median(self) -> float | None:
@@ -92,7 +95,7 @@ def decide(
     base = samples.get(default)
     if base is None:
         fastest = min(median, key=median.__getitem__)
-        return RaceResult(fastest, samples[fastest], None, None)
+        return RaceResult(fastest, samples[fastest], None, None, None)
     alpha = ALPHA / (races * max(1, len(samples) - 1))
     others = {candidate: times for candidate, times in samples.items() if candidate != default}
     ratios = {candidate: ratio_interval(base, times, 1 - alpha) for candidate, times in others.items()}
@@ -100,4 +103,5 @@ def decide(
     beyond_doubt = plainly_faster_beside_load if disturbed else plainly_faster
     plain = [candidate for candidate, times in others.items() if beyond_doubt(times, base, alpha)]
     winner = min([*significant, *plain], key=median.__getitem__, default=default)
-    return RaceResult(winner, samples[winner], base, None if disturbed else significant.get(winner))
+    claimed = None if disturbed else significant.get(winner)
+    return RaceResult(winner, samples[winner], base, claimed, ratios.get(winner))

@@ -197,6 +197,9 @@ class SearchResult:
         best: The result; None if no candidate worked.
         finalists: The candidates of the last race that worked, else the best that were measured, the fastest first.
         baseline: Seconds of the default, the first space's origin, in the same race as the best.
+        compared: The default's time over the best's in that race, as (ratio, low, high), whether or not it is claimed
+            as `best.speedup`. None if the best is the default, or if the two did not race.
+        kept_default: Whether the best is the default.
         default_failed: Whether the default was tried and does not work.
         converged: Whether the search ended because it expects nothing better.
         end: Why the search ended: "converged"; "exhausted", because every candidate was measured; "finished", at a
@@ -225,6 +228,8 @@ class SearchResult:
     best: Best | None
     finalists: Sequence[Best]
     baseline: float | None
+    compared: tuple[float, float, float] | None
+    kept_default: bool
     default_failed: bool
     converged: bool
     end: str
@@ -245,9 +250,12 @@ class SearchResult:
         setting: Setting,
         default: Candidate,
         spaces: Mapping[str, Space],
+        *,
+        best: Best | None,
         **others: Any,
     ) -> SearchResult:
         """A result with everything that follows from the trace; `others` are the remaining attributes."""
+        plain = default.sketch, spaces[default.sketch].config(default.point)
         fastest: dict[str, Candidate] = {}
         for candidate in trace.working:
             fastest.setdefault(candidate.sketch, candidate)
@@ -262,6 +270,8 @@ class SearchResult:
             statuses=trace.statuses,
             error=trace.error,
             ended_by="",
+            best=best,
+            kept_default=best is not None and (best.sketch, best.config) == plain,
             default_failed=any(not measurement.ok for measurement in trace.measurements.get(default, ())),
             **others,
         )
@@ -309,7 +319,7 @@ class SearchResult:
         """The result as the end of a session in the records, with more that is kept there."""
         from ..records import Outcome
 
-        kept = {"seconds": self.seconds, **extra}
+        kept = {"seconds": self.seconds, "compared": None if self.compared is None else list(self.compared), **extra}
         if self.best is None:
             return Outcome(baseline_seconds=self.baseline, converged=self.converged, extra=kept)
         best = self.best
@@ -330,7 +340,9 @@ class SearchResult:
             "phases": dict(self.phases),
             "statuses": dict(self.statuses),
             "best": None if self.best is None else self.best.to_json(),
-            "baseline": {"seconds": self.baseline},
+            "baseline": {"seconds": self.baseline, "failed": self.default_failed},
+            "compared": None if self.compared is None else list(self.compared),
+            "kept_default": self.kept_default,
             "converged": self.converged,
             "end": self.end,
             "interrupted": self.interrupted,

@@ -120,6 +120,7 @@ def answered_result(request: TuningRequest, store: Store, answer: Answered) -> S
         trace.seconds[0], trace.batch = record.elapsed, record.batch
         trace.record(trial)
     interval, speedup = outcome.interval or (outcome.seconds, outcome.seconds), outcome.extra.get("speedup")
+    compared = outcome.extra.get("compared")
     best = Best(outcome.sketch, outcome.config, outcome.seconds, interval, tuple(speedup) if speedup else None)
     fastest = [
         Best.measured(request.spaces, candidate, trace.samples(candidate)) for candidate in trace.working[:FINALISTS]
@@ -136,6 +137,7 @@ def answered_result(request: TuningRequest, store: Store, answer: Answered) -> S
         best=best,
         finalists=[best, *others],
         baseline=outcome.baseline_seconds,
+        compared=tuple(compared) if compared else None,
         converged=outcome.converged,
         end=end_of(outcome.converged, outcome.extra),
         interrupted=False,

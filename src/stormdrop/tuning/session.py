@@ -28,6 +28,7 @@ from ..records import Config, Record, Store, StoredSession, buffered
 from ..report.search_end import BUDGET, CONVERGED, EXHAUSTED, FINISHED
 from ..search import Search
 from ..space import NoneFound
+from ..statistics import Interval
 from ..trial import Candidate, Measurement, Phases, Request, Trial, within
 from . import race
 from .request import TuningRequest
@@ -308,9 +309,10 @@ class Session:
         decided = race.decide(self.request.default, working, disturbed=disturbed, races=races)
         best: Best | None = None
         baseline: float | None = None
+        compared: Interval | None = None
         if decided is not None:
             best = Best.measured(self.spaces, decided.winner, decided.seconds, decided.speedup)
-            baseline = decided.default_median
+            baseline, compared = decided.default_median, decided.compared
         elif self.trace.winner is not None:  # there was no race, or no candidate worked in it
             best = Best.measured(self.spaces, self.trace.winner, self.trace.samples(self.trace.winner))
         finalists = working or {
@@ -328,6 +330,7 @@ class Session:
             best=best,
             finalists=sorted(ranked, key=lambda finalist: finalist.seconds),
             baseline=baseline,
+            compared=None if compared is None else (compared.estimate, compared.low, compared.high),
             converged=self.searcher.converged,
             end=self._end_in_words,
             interrupted=interrupted,

@@ -11,7 +11,7 @@ import typer
 
 from ...errors import OperatorError, StormdropError, TargetError
 from ...machine.process.child_process import prepare
-from ...report.headline import headline, never_tuned
+from ...report.headline import headline, kernel_headline, never_tuned
 from ...report.layer_label import layer_label
 from ...report.search_end import IN_WORDS, end_of
 from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SECONDS, TuneOptions
@@ -107,6 +107,8 @@ def tune_op(
         _print_operator(document, machine, tune_options.seconds)
         for word, text in extra.items():
             print(f"\n# {word}\n{text}")
+        if document["best"]:
+            output.line(f"\n{document['op']}: {kernel_headline(document)}")
     if result.interrupted:
         return INTERRUPTED
     if result.ended_by:
@@ -240,8 +242,6 @@ def _print_operator(document: Mapping[str, Any], machine: Machine, given: float 
     _say_what_peak_is_worth(machine)
     settings = ", ".join(f"{name}={value}" for name, value in best["config"].items())
     output.line(f"\n{best['sketch']}: {settings}")
-    if document.get("disturbed"):
-        output.line("something else used the machine during the last race: no speedup is claimed")
     _print_effort(document)
     if given is not None and document["seconds"] > max(_LATE * given, given + 1.0):
         longest = output.phases(document["phases"])
