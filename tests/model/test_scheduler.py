@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ from stormdrop.model.tuning import scheduler, task_state
 from stormdrop.model.tuning.budget import Budget
 from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.model.tuning.task_state import ScheduledTask
-from stormdrop.records import State, Store, open_store
+from stormdrop.records import Problem, State, Store, StoredSession, open_store
 from stormdrop.search import annealing
 from stormdrop.search.common_model import CommonCostModel
 from stormdrop.search.dpansor import DPAnsor
@@ -372,7 +373,16 @@ def test_what_a_disturbed_run_found_is_better_than_nothing(
         known = recorded_tasks(residual, target, TuneOptions(search="random"), store)
         assert len(measured) == count
         assert [task.result is not None for task in known.tasks] == [task.kernel is not None for task in known.tasks]
+        asked: Counter[str] = Counter()
+        finished = store.finished
+
+        def spy(problem: Problem) -> list[StoredSession]:
+            asked[problem.workload_key] += 1
+            return finished(problem)
+
+        monkeypatch.setattr(store, "finished", spy)
         late = tuned(residual, target, store, Budget(None, 1.0, perf_counter() - 60.0))  # no time is left at all
+        assert set(asked.values()) == {1}, "the records are asked once for each kernel"
         assert len(measured) == count
         assert all(task.result is not None and task.reason for task in late if task.kernel)
         again = tuned(residual, target, store, of_trials(12))  # but it is no answer
@@ -400,7 +410,12 @@ def test_costly_kernels_come_first_and_those_that_were_measured_later(
         assert [task.untuned for task in new] == sorted((task.untuned or 0.0 for task in new), reverse=True)
         costliest = new[0].kernel
         assert costliest is not None and len(new) > 2
-        monkeypatch.setattr(KernelTask, "was_measured", lambda kernel, _: kernel.workload.key == costliest.workload.key)
+        monkeypatch.setattr(
+            KernelTask,
+            "recorded",
+            lambda kernel, _: [object()] if kernel.workload.key == costliest.workload.key else [],
+        )
+        monkeypatch.setattr(KernelTask, "answered", lambda *_, **__: None)
         cheaper = [
             task.task.name for task in new if (task.untuned or 0.0) < task_state._MEASURED * (new[0].untuned or 0.0)
         ]

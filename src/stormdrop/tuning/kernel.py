@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tvm.tirx import PrimFunc
@@ -20,7 +21,7 @@ from ..machine.cpu import Cpu
 from ..machine.limits.passing import Passing
 from ..measure.contract import KernelSetup, Measurer, Site
 from ..measure.sites import site_of
-from ..records import Config, Problem, Store
+from ..records import Config, Problem, Store, StoredSession
 from ..records.contract import CONDITIONS
 from ..search import Knowledge, Network
 from ..search.contract import ALONE
@@ -28,7 +29,7 @@ from ..sketches import knowledge, registry
 from .options import TuneOptions
 from .request import CODE_GENERATION, Reuse, TuningRequest
 from .result import Progress, SearchResult, TuneResult
-from .reuse import MODEL, Answered, answered_result, resolve, sufficient
+from .reuse import MODEL, Answered, answered_result, finished_here, resolve, sufficient
 from .session import Session
 
 if TYPE_CHECKING:
@@ -164,8 +165,17 @@ class KernelTask:
         machine = f"{target.machine}{self._source_of_constants()}"
         return Problem(workload.key, workload.text, workload.name, target.kind, machine)
 
+    def recorded(self, store: Store) -> list[StoredSession]:
+        """The sessions of it that have ended on this machine, newest first, whatever they are worth."""
+        return finished_here(store, self.problem)
+
     def answered(
-        self, store: Store, trials: int | None, seconds: float | None, disturbed: bool = False
+        self,
+        store: Store,
+        trials: int | None,
+        seconds: float | None,
+        disturbed: bool = False,
+        recorded: Sequence[StoredSession] | None = None,
     ) -> TuneResult | None:
         """The result that the records have for it as a kernel of a model; None if it has to be measured.
 
@@ -174,17 +184,17 @@ class KernelTask:
             trials: The candidates that it can count on; with 0 any finished session of the same spaces will do.
             seconds: The wall seconds that it can count on.
             disturbed: Whether a session whose last race was disturbed will do, if there is no other one.
+            recorded: What `recorded` has given; by default the store is asked.
         """
-        if next(sufficient(store, self.problem, trials, seconds, True, disturbed), None) is None:
+        finished = self.recorded(store) if recorded is None else recorded
+        answers = sufficient(store, finished, trials, seconds, True, disturbed)
+        first = next(answers, None)
+        if first is None:
             return None  # without fingerprints of its spaces, which take longest
         reuse = Reuse(resume=self.options.resume, disturbed=disturbed, shared=True, starts=False, rival=False)
         request = self.request(seconds, clock.perf_counter(), reuse, trials=trials, width=1)
-        decision = resolve(request, store)
+        decision = resolve(request, store, chain([first], answers))
         return self.result(answered_result(request, store, decision)) if isinstance(decision, Answered) else None
-
-    def was_measured(self, store: Store) -> bool:
-        """Whether the records have a finished session of it, whatever it is worth."""
-        return next(sufficient(store, self.problem, 0, None, True, disturbed=True), None) is not None
 
     def session(
         self,

@@ -77,12 +77,15 @@ class Fresh:
     transfer: Transfer | None = None
 
 
-def resolve(request: TuningRequest, store: Store) -> Answered | Resume | Fresh:
+def resolve(
+    request: TuningRequest, store: Store, answers: Iterable[Answered] | None = None
+) -> Answered | Resume | Fresh:
     """Decides how the records are used for a request.
 
     Args:
         request: What is asked for. Its `reuse` says what of the records may be used.
         store: The records.
+        answers: The sessions that answer the request as far as `sufficient` knows; by default the store is asked.
 
     Raises:
         StoreError: The database fails.
@@ -90,7 +93,7 @@ def resolve(request: TuningRequest, store: Store) -> Answered | Resume | Fresh:
     reuse = request.reuse
     unfinished = _to_resume(request, store) if reuse.resume else None
     if unfinished is None and reuse.answer:
-        answer = _answer(request, store)
+        answer = _answer(request, store, answers)
         if answer is not None:
             return answer
     rival = _best_known(request, store) if reuse.rival else None
@@ -174,13 +177,18 @@ def _to_resume(request: TuningRequest, store: Store) -> StoredSession | None:
 
 
 def sufficient(
-    store: Store, problem: Problem, trials: int | None, seconds: float | None, shared: bool, disturbed: bool = False
+    store: Store,
+    finished: Sequence[StoredSession],
+    trials: int | None,
+    seconds: float | None,
+    shared: bool,
+    disturbed: bool = False,
 ) -> Iterator[Answered]:
     """The finished sessions that answer a request, if their spaces and their compiler are those of the request.
 
     Args:
         store: The records.
-        problem: What is tuned.
+        finished: The sessions that `finished_here` gives.
         trials: The trials that are asked for; None is no bound.
         seconds: The wall seconds that are asked for.
         shared: Whether the request is a part of a model's.
@@ -191,7 +199,7 @@ def sufficient(
         of the second kind are read only then.
     """
     others, last = [], []
-    for session in _own(store, problem):
+    for session in finished:
         outcome = session.outcome
         assert outcome is not None
         if outcome.extra.get("disturbed"):
@@ -207,14 +215,21 @@ def sufficient(
         yield from last
 
 
-def _answer(request: TuningRequest, store: Store) -> Answered | None:
+def finished_here(store: Store, problem: Problem) -> list[StoredSession]:
+    """The finished sessions of this problem that were not imported, newest first."""
+    return [session for session in store.finished(problem) if not session.imported]
+
+
+def _answer(request: TuningRequest, store: Store, answers: Iterable[Answered] | None) -> Answered | None:
     """The finished session that answers the request: one that converged, else the latest that had enough."""
     reuse = request.reuse
-    found = sufficient(store, request.problem, request.trials, request.seconds, reuse.shared, reuse.disturbed)
+    if answers is None:
+        finished = finished_here(store, request.problem)
+        answers = sufficient(store, finished, request.trials, request.seconds, reuse.shared, reuse.disturbed)
     return next(
         (
             answer
-            for answer in found
+            for answer in answers
             if _same_spaces(answer.session, request.spaces) and _same_compiler(answer.session, request.setting)
         ),
         None,
@@ -226,6 +241,8 @@ def _had_enough(
 ) -> bool:
     """Whether a session exhausted its spaces, or had the requested trials, or else the requested seconds."""
     if outcome.extra.get("exhausted"):
+        return True
+    if trials == 0:
         return True
     if trials is not None:
         distinct = {(trial.sketch, repr(sorted(trial.config.items()))) for trial in store.records(session)}
@@ -241,7 +258,7 @@ def _best_known(request: TuningRequest, store: Store) -> tuple[Candidate, float]
     Its compiler may be another one, because the race times it again.
     """
     best: tuple[Candidate, float] | None = None
-    for session in _own(store, request.problem):
+    for session in finished_here(store, request.problem):
         outcome = session.outcome
         assert outcome is not None and outcome.sketch is not None
         assert outcome.config is not None and outcome.seconds is not None
@@ -250,11 +267,6 @@ def _best_known(request: TuningRequest, store: Store) -> tuple[Candidate, float]
         if candidate is not None and (best is None or outcome.seconds < best[1]):
             best = candidate, outcome.seconds
     return best
-
-
-def _own(store: Store, problem: Problem) -> list[StoredSession]:
-    """The finished sessions of this problem that were not imported, newest first."""
-    return [session for session in store.finished(problem) if not session.imported]
 
 
 def _imported(request: TuningRequest, store: Store) -> list[Candidate]:

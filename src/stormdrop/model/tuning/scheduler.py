@@ -95,14 +95,14 @@ def tune_tasks(
     for position, task in enumerate(ordered):
         task.guaranteed = budget.guaranteed(position, parts)
         kernel = cast(KernelTask, task.kernel)
-        answer = None if options.fresh else kernel.answered(store, *task.guaranteed)
+        task.recorded = [] if options.fresh else kernel.recorded(store)
+        answer = kernel.answered(store, *task.guaranteed, recorded=task.recorded)
         if answer is None:
             pending.append((task, kernel))
         else:
             task.state = Answered(kernel, answer)
     seconds = clock.perf_counter() - begin
     for task, kernel in pending:
-        task.was_measured = not options.fresh and kernel.was_measured(store)
         part_of = PartOf(graph.name, task.task.weight, len(pending))
         task.state = Waiting(dataclasses.replace(kernel, part_of=part_of))
     interrupted, curve = False, []
@@ -111,8 +111,8 @@ def tune_tasks(
             interrupted = scheduler.tune([task for task, _ in pending])
             curve = scheduler.curve
     for task, kernel in pending:
-        if task.was_measured and isinstance(task.state, Waiting):
-            answer = kernel.answered(store, 0, None, disturbed=True)
+        if task.recorded and isinstance(task.state, Waiting):
+            answer = kernel.answered(store, 0, None, disturbed=True, recorded=task.recorded)
             if answer is not None:
                 run = "an earlier run, beside other load" if answer.disturbed else "an earlier, shorter run"
                 task.state = Answered(kernel, answer, reason=f"not tuned any further: its schedule is that of {run}")

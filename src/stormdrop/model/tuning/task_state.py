@@ -9,9 +9,11 @@ Plain      no sketch takes it, or none of its candidates works: it has a plain s
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...records import StoredSession
 from ...report.layer_label import layer_label
 from ...tuning.kernel import KernelTask
 from ...tuning.result import KernelProgress, TuneResult
@@ -99,14 +101,14 @@ class ScheduledTask:
         state: Where it stands.
         guaranteed: The trials and the seconds that it can count on.
         untuned: Seconds that its calls take in the model with default schedules; None if that was not measured.
-        was_measured: Whether an earlier run has tuned it, though not enough to answer.
+        recorded: The sessions in which earlier runs have tuned it, the newest first.
     """
 
     task: Task
     state: State
     guaranteed: tuple[int | None, float | None] = (None, None)
     untuned: float | None = None
-    was_measured: bool = False
+    recorded: Sequence[StoredSession] = ()
 
     @property
     def kernel(self) -> KernelTask | None:
@@ -126,7 +128,7 @@ class ScheduledTask:
     @property
     def cost(self) -> float:
         """Seconds that its calls take untuned, as far as they are known; a share of them if it was measured before."""
-        return (self.untuned or 0.0) * (_MEASURED if self.was_measured else 1.0)
+        return (self.untuned or 0.0) * (_MEASURED if self.recorded else 1.0)
 
     @property
     def is_large(self) -> bool:
