@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from stormdrop import events
@@ -36,3 +38,27 @@ def test_without_listeners_nothing_is_told_later() -> None:
         events.level("best seconds", "matmul", 1e-3)
     events.happened("trial", "tuning")
     assert [event.kind for event in told] == [Kind.HAPPENED, Kind.LEVEL]
+
+
+def test_a_listener_may_hear_of_its_own_thread_only() -> None:
+    told: dict[str, list[str]] = {"one": [], "two": [], "inner": []}
+    both = threading.Barrier(2)
+
+    def work(name: str) -> None:
+        with events.listening(lambda event: told[name].append(event.what), here=True):
+            both.wait()
+            events.happened(f"first of {name}", "tuning")
+            with events.listening(lambda event: told["inner"].append(event.what), here=True):
+                events.level(f"second of {name}", "tuning", 1.0)
+            both.wait()
+        events.happened(f"third of {name}", "tuning")
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told["one"] == ["first of one", "second of one"]
+    assert told["two"] == ["first of two", "second of two"]
+    assert sorted(told["inner"]) == ["second of one", "second of two"]
+    assert events.started("build", "worker 1") == 0, "nobody listens to this thread"

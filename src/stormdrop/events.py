@@ -5,8 +5,9 @@
     level   a number that changes, such as the best time so far
 
 Nobody listens by default, and then an event costs less than a microsecond. Listeners belong to the process, as the
-handlers of Python's logging do, because what happens is spread over rooms and threads. Worker processes tell nothing:
-whoever sends them jobs does.
+handlers of Python's logging do, because what happens is spread over rooms and threads. Who wants to hear of one run
+only listens in its thread: several threads of a process may each be at a run. Worker processes tell nothing: whoever
+sends them jobs does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -55,16 +57,18 @@ Listener = Callable[[Event], None]
 """Is called in the thread in which the event happens, by one thread at a time. What it raises ends the work."""
 
 _listeners: list[Listener] = []
+_listeners_here: ContextVar[tuple[Listener, ...]] = ContextVar("_listeners_here", default=())
 _telling = threading.RLock()
 _numbers = itertools.count(1)
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """A context in which a listener is told every event of this process.
+def listening(listener: Listener, *, here: bool = False) -> Iterator[None]:
+    """A context in which a listener is told every event of this process, or of this thread.
 
     Args:
         listener: Is called with each `Event`.
+        here: Whether it is told only what happens in this thread.
 
     Example:
         >>> told = []
@@ -73,6 +77,13 @@ def listening(listener: Listener) -> Iterator[None]:
         >>> [(event.kind.value, event.what, dict(event.details)) for event in told]
         [('started', 'build', {'kernel': 7}), ('finished', 'build', {'status': 'ok'})]
     """
+    if here:
+        token = _listeners_here.set((*_listeners_here.get(), listener))
+        try:
+            yield
+        finally:
+            _listeners_here.reset(token)
+        return
     with _telling:
         _listeners.append(listener)
     try:
@@ -106,7 +117,7 @@ def span(what: str, where: str, **details: Any) -> Iterator[dict[str, Any]]:
 
 def started(what: str, where: str, **details: Any) -> int:
     """Tells that something begins which `finished` ends. Returns its number; 0 if nobody listens."""
-    if not _listeners:
+    if not _anybody():
         return 0
     number = next(_numbers)
     _tell(Event(Kind.STARTED, what, where, time.perf_counter(), number, details))
@@ -115,23 +126,28 @@ def started(what: str, where: str, **details: Any) -> int:
 
 def finished(number: int, what: str, where: str, **details: Any) -> None:
     """Tells that what has this number ends. Nothing is told if nobody listened when it began."""
-    if number and _listeners:
+    if number and _anybody():
         _tell(Event(Kind.FINISHED, what, where, time.perf_counter(), number, details))
 
 
 def happened(what: str, where: str, **details: Any) -> None:
     """Tells what takes no time."""
-    if _listeners:
+    if _anybody():
         _tell(Event(Kind.HAPPENED, what, where, time.perf_counter(), 0, details))
 
 
 def level(what: str, where: str, value: float) -> None:
     """Tells the new value of a number."""
-    if _listeners:
+    if _anybody():
         _tell(Event(Kind.LEVEL, what, where, time.perf_counter(), 0, {"value": value}))
+
+
+def _anybody() -> bool:
+    """Whether anybody listens to this thread."""
+    return bool(_listeners or _listeners_here.get())
 
 
 def _tell(event: Event) -> None:
     with _telling:
-        for listener in tuple(_listeners):
+        for listener in (*_listeners, *_listeners_here.get()):
             listener(event)

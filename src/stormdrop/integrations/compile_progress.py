@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -46,7 +45,7 @@ def compiling(what: str) -> Iterator[None]:
     """
     shown = _Shown(what)
     with ExitStack() as stack:
-        stack.enter_context(events.listening(shown.hear))
+        stack.enter_context(events.listening(shown.hear, here=True))
         if sys.stderr.isatty() and _speaks() and not _logs():
             console = Console(stderr=True)
             live = Live(shown, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
@@ -87,7 +86,6 @@ class _Shown:
         self.phases: dict[str, float] = {}
         self.live: Live | None = None
         self._what, self._phase, self._since = what, "", self.begin
-        self._thread = threading.get_ident()
 
     def __str__(self) -> str:
         return f"compiling {self._what}" + (f": {_WORDS.get(self._phase, self._phase)}" if self._phase else "")
@@ -97,8 +95,8 @@ class _Shown:
         return Text(line, no_wrap=True, overflow="ellipsis")
 
     def hear(self, event: events.Event) -> None:
-        """Takes the beginnings and ends of the phases of this thread's compilation."""
-        if event.where != "phases" or threading.get_ident() != self._thread:
+        """Takes the beginnings and ends of the phases."""
+        if event.where != "phases":
             return
         if event.kind is events.Kind.STARTED:
             changed, self._phase, self._since = event.what != self._phase, event.what, event.seconds

@@ -42,8 +42,8 @@ _EVERY = 1.0  # seconds between two writes of the file, if the phase stays the s
 _logger = logging.getLogger(__name__)
 
 
-_announced: ContextVar[_Announcement | None] = ContextVar("_announced", default=None)
-"""The announcement of the run that this thread is at: several threads of a process may each be at one."""
+_is_announced: ContextVar[bool] = ContextVar("_is_announced", default=False)
+"""Whether the run that this thread is at is announced: several threads of a process may each be at one."""
 
 
 @dataclass(frozen=True)
@@ -119,17 +119,17 @@ def announced(
         database: Where its records are.
         begun: When it began, a reading of `time.perf_counter`; now by default.
     """
-    if _announced.get() is not None:
+    if _is_announced.get():
         yield
         return
     announcement = _Announcement(what, seconds, trials, database, begun)
-    token = _announced.set(announcement)
+    token = _is_announced.set(True)
     try:
-        with events.listening(announcement):
+        with events.listening(announcement, here=True):
             yield
     finally:
         announcement.end()
-        _announced.reset(token)
+        _is_announced.reset(token)
 
 
 def runs_at_work() -> list[Run]:
@@ -168,9 +168,7 @@ class _Announcement:
         self._write()
 
     def __call__(self, event: Event) -> None:
-        """Takes what an event of its run says. It is called in the thread in which the event happens."""
-        if _announced.get() is not self:
-            return
+        """Takes what an event of its run says."""
         phase = self._run.phase
         if event.kind is Kind.STARTED and event.where in _PLACES:
             self._began(event)
