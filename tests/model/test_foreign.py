@@ -38,7 +38,7 @@ from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.onnx.weights import large_tensors, move_out
 from stormdrop.model.profile import part_times
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.tuning import latency, tune
+from stormdrop.model.tuning import imported, latency
 from stormdrop.model.tuning.latency import choose_parts
 from stormdrop.model.tuning.tuning_run import TuningRun
 from stormdrop.model.untuned import compile_model_with
@@ -479,8 +479,8 @@ def test_the_parts_stay_if_all_of_the_model_cannot_be_verified(
     def refuse(*_: object) -> None:
         raise ModelError("tiny: cannot be verified")
 
-    monkeypatch.setattr(tune, "with_references", refuse)
-    assert tune._verified(load_graph(gelu_inside()), 0, None) is None
+    monkeypatch.setattr(imported, "with_references", refuse)
+    assert imported._verified(load_graph(gelu_inside()), 0, None) is None
     assert "tiny: cannot be verified; onnxruntime runs the parts of the model that it has to run" in caplog.text
 
 

@@ -22,7 +22,7 @@ from stormdrop.model.building.builder import ModelBuilder
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.inputs.samples import random_feeds
-from stormdrop.model.tuning import choice, latency
+from stormdrop.model.tuning import choice, imported, latency
 from stormdrop.model.verification.verify import Reference
 from stormdrop.records import open_store
 
@@ -48,7 +48,7 @@ def interrupted_once(real: Callable[..., Any], when: int = 0) -> Callable[..., A
 def _quick(residual: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = Reference.compute(residual)
     measure_with(monkeypatch, Even)
-    monkeypatch.setattr(tuning, "import_model", lambda *_: residual)
+    monkeypatch.setattr(imported, "import_model", lambda *_: residual)
     monkeypatch.setattr(Reference, "compute", lambda *_: reference)
     monkeypatch.setattr(latency, "_LATENCY_SECONDS", 0.1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from pathlib import Path
 
@@ -13,10 +12,8 @@ from stormdrop.machine.cpu import Cpu
 from stormdrop.model import ModelResult, load, tune_model
 from stormdrop.model.artifact.metadata import TensorInfo, described
 from stormdrop.model.graph.graph import Graph
-from stormdrop.model.tuning import latency
+from stormdrop.model.tuning import imported, latency
 from stormdrop.records import open_store
-
-tuning = importlib.import_module("stormdrop.model.tuning.tune")  # the package gives functions by names of modules
 
 
 @pytest.mark.compiles
@@ -29,7 +26,7 @@ def test_a_tuned_model(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     measure_with(monkeypatch, Even)
-    monkeypatch.setattr(tuning, "import_model", lambda *_: residual)
+    monkeypatch.setattr(imported, "import_model", lambda *_: residual)
     monkeypatch.setattr(latency, "_LATENCY_SECONDS", 0.1)
 
     def tuned() -> ModelResult:

@@ -1,6 +1,7 @@
 """`sd.tune_model`: the budget of a tuning, the choice of schedules, and what it returns.
 
 tune.py, tuning_run.py      `sd.tune_model`, and what it keeps while it runs
+imported.py                 its first step: the model, imported and verified
 baseline.py                 what the model takes before its tuning
 budget.py                   what a tuning may take
 scheduler.py, gain.py       the budget, shared out to the tasks

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import logging
 import time as clock
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ... import events
-from ...errors import InputError, ModelError
+from ...errors import InputError
 from ...machine.cpu import Cpu, keeping_denormals
 from ...machine.limits.kept_measurements import granted
 from ...machine.limits.memory_rates import measure_caches_within
@@ -26,30 +26,32 @@ from ...measure.fleet.identity import identify
 from ...records import Store, buffered, open_store
 from ...report.traces.announcement import announced
 from ...sketches.registry import BUILTIN
+from ...statistics import Interval
 from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, FLOAT32, TuneOptions
 from ...tuning.result import Progress
-from ..artifact.artifact import needs_linker
+from ..artifact.artifact import CompiledModel, needs_linker
 from ..artifact.artifact_files import beside_older, check_writable
 from ..building.board import LEFT_OUT, Board
-from ..building.builder import ModelBuilder, provenance_of, source_of
-from ..building.repair import verified_or_repaired
+from ..building.builder import ModelBuilder, provenance_of
+from ..building.repair import Verified, verified_or_repaired
 from ..building.saving import Verifier
+from ..building.tuned_task import TunedTasks
 from ..graph.graph import Graph
-from ..importer.any_model import Model, import_model
+from ..importer.any_model import Model
 from ..inputs.combinations import GivenShapes
 from ..inputs.given import Data
 from ..inputs.inputs import Values
-from ..passes.attention import with_attention
-from ..precision.choice import in_precision
-from ..verification.references import with_references
-from ..verification.verify import Reference
+from ..precision.choice import PrecisionReport
+from ..profile import PartTime, Profile
 from .baseline import Baseline, measure_baseline
 from .budget import Budget
-from .choice import choose
-from .latency import choose_parts, inside_profile, latencies, times_of_parts
+from .choice import Chosen, choose
+from .imported import Imported, imported
+from .latency import inside_profile, latencies, times_of_parts
 from .result import ModelResult
 from .scheduler import tasks_of, tune_tasks
 from .sized_result import size_results
+from .task_state import ScheduledTask
 from .tuning_file import add_tuning, tuning_document
 from .tuning_run import TuningRun
 
@@ -194,14 +196,123 @@ def tune_model_with(
 
     `started` says when its time began, a reading of `time.perf_counter`; now by default.
     """
+    _check_fleet(fleet)
+    run = TuningRun(
+        clock.perf_counter() if started is None else started, options.budget(DEFAULT_MODEL_SECONDS), on_progress
+    )
+    machine = _ready(target, out, native)
+    given = imported(
+        model,
+        machine,
+        options,
+        run,
+        example_inputs=example_inputs,
+        shapes=shapes,
+        values=values,
+        samples=samples,
+    )
+    job = _Job(given, machine, options, run, shapes, values, out, native)
+    _measure(machine, run)
+    tasks = _tasks(job)
+    baseline = _baseline(job, tasks)
+    budget = Budget(options.trials, run.seconds, run.begin, _reserve(baseline, run))
+    tuned = _tuned(job, tasks, budget, store, fleet)
+    final = _final(job, tuned, budget, baseline)
+    run.say_if_late(given.graph.name)
+    return _documented(_result(job, tuned, baseline, final), job, final)
+
+
+# The steps, in their order
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What the steps of a tuning share.
+
+    Attributes:
+        imported: The model.
+        machine: The machine that it is tuned for.
+        options: How it is tuned.
+        run: Its clock.
+        shapes: The sizes that were given for inputs that the model leaves open.
+        values: The values that were given for inputs that are fixed.
+        out: The folder to save it to; None if it is not to be saved.
+        native: Whether machine code is saved.
+    """
+
+    imported: Imported
+    machine: Cpu
+    options: TuneOptions
+    run: TuningRun
+    shapes: GivenShapes | None
+    values: Values | None
+    out: str | Path | None
+    native: bool
+
+    @property
+    def graph(self) -> Graph:
+        """The model."""
+        return self.imported.graph
+
+    @property
+    def of_kernels(self) -> TuneOptions:
+        """How its kernels are tuned."""
+        return self.imported.precision.of_kernels()
+
+
+@dataclass(frozen=True, eq=False)
+class _Timing:
+    """What the model takes in the end, at each of its sizes.
+
+    Attributes:
+        tuned: Seconds of an execution.
+        untuned: The same with default schedules; empty if that model was not built.
+        speedup: The second over the first, at the first size; None if they were not compared.
+        disturbed: Whether other load disturbed the timing.
+        parts: The parts that onnxruntime runs.
+        inside: The kernels inside the model; None if they were not timed.
+    """
+
+    tuned: Sequence[Interval]
+    untuned: Sequence[Interval]
+    speedup: Interval | None
+    disturbed: bool
+    parts: Sequence[PartTime]
+    inside: Profile | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Final:
+    """The model that a tuning has led to.
+
+    Attributes:
+        builder: Has built it.
+        chosen: The fastest combination of schedules.
+        verified: The model with its combination, which differs from that if the model was wrong with it.
+        verifier: How exact it is, and where it was saved.
+        precision: What its precision costs; None if it is in float32.
+        timing: What it takes.
+    """
+
+    builder: ModelBuilder
+    chosen: Chosen
+    verified: Verified
+    verifier: Verifier
+    precision: PrecisionReport | None
+    timing: _Timing
+
+
+def _check_fleet(fleet: Fleet | None) -> None:
+    """Raises `InputError` if the machines of a fleet are of another kind than this one."""
     if fleet is not None and fleet.identity != (here := identify()):
         raise InputError(
             f"a model is built and timed on this machine, which is of another kind than its fleet: {here.kind} here, "
             f"{fleet.identity.kind} there"
         )
-    run = TuningRun(
-        clock.perf_counter() if started is None else started, options.budget(DEFAULT_MODEL_SECONDS), on_progress
-    )
+
+
+def _ready(target: Cpu | None, out: str | Path | None, native: bool) -> Cpu:
+    """The machine as it is there. Raises what would prevent that the model is saved or measured, before the work."""
     machine = target or Cpu.detect()
     if out is not None:
         check_writable(Path(out))
@@ -210,142 +321,7 @@ def tune_model_with(
     if machine.runner:
         rpc.check(machine.runner)
         machine = machine.of_runner()
-    with run.phase("import"):
-        run.say(f"importing {_title(model)}", checking=True)
-        source = source_of(model)
-        graph = import_model(model, shapes, example_inputs, values)
-        _check_runs(graph, machine)
-        graph = with_attention(graph, machine, options)
-        graph.foreign.examples = {}
-    with run.phase("verify"):
-        # Before anything is tuned: a model that cannot be verified is not worth it.
-        run.say(f"verifying the import of {len(graph.tasks)} kernels", checking=True)
-        graph, references = with_references(graph, options.seed, samples, run.left)
-    if graph.foreign.reports:
-        with run.phase("race"):
-            run.say("timing the parts that onnxruntime runs")
-            whole = choose_parts(graph, machine, [reference.feeds for reference in references], run)
-        if whole is not graph:
-            with run.phase("verify"):
-                graph, references = _verified(whole, options.seed, samples, run.left) or (graph, references)
-    with run.phase("verify"):
-        chosen_precision = in_precision(graph, references, options, machine)
-        graph, references = chosen_precision.graph, chosen_precision.references
-        feeds = [reference.feeds for reference in references]
-        of_kernels = chosen_precision.of_kernels()
-    with run.phase("peak"):
-        run.say("measuring this machine")
-        end = clock.perf_counter() + granted(run.seconds)
-        peak_within(machine, granted(run.seconds))  # results are compared with it
-        measure_caches_within(machine, end - clock.perf_counter())  # kernels are timed with weights in them, or not
-    run.say("making the spaces of schedules")
-    with run.phase("records"):
-        scheduled = tasks_of(graph, machine, of_kernels, runner_asked=True)
-    with run.phase("baseline"):
-        before = ModelBuilder(graph, [task.untuned_task() for task in scheduled], machine, of_kernels, {})
-        if machine.runner:
-            baseline = Baseline(missing="it runs elsewhere")
-        elif options.sketches in (None, BUILTIN):
-            baseline = measure_baseline(graph, before, machine, feeds, run)
-        else:
-            baseline = Baseline(missing="only the built-in sketches are sure to run")
-        run.untuned, run.peer = baseline.seconds, baseline.peer
-        for each in scheduled:
-            each.untuned = baseline.by_task.get(each.task.index)
-    budget = Budget(options.trials, run.seconds, run.begin, _reserve(baseline, run))
-    with (
-        open_store(None) if store is None else nullcontext(store) as opened,
-        buffered(opened) as records,
-        events.span("tune", "phases", model=graph.name, kernels=len(graph.tasks)),
-    ):
-        tuned = tune_tasks(graph, machine, of_kernels, budget, records, run.report, fleet, scheduled)
-    run.add(tuned)
-    for task in tuned.tasks:
-        if task.reason is not None:
-            _logger.info("%s: %s", task.task.name, task.reason)
-    with ExitStack() as held:
-        board = held.enter_context(Board(machine.runner)) if machine.runner else None
-        with run.phase("compile"):
-            provenance = {**provenance_of(source, shapes, options, tuned, values), **chosen_precision.provenance}
-            builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, board)
-            chosen = choose(builder, tuned, budget, feeds, run, baseline)
-        # What an interrupted tuning found does not replace an older model, which may be better.
-        keeps_older = beside_older(Path(out)) if out is not None and run.interrupted else nullcontext(out)
-        with run.phase("verify"), keeps_older as place:
-            run.say("verifying")
-            right = Verifier(builder, references, place, native, options.seed)
-            verified = run.despite_interruption(
-                lambda: verified_or_repaired(graph, builder, chosen.model, chosen.combination, right, run.say)
-            )
-            precision = run.despite_interruption(lambda: chosen_precision.report(verified.model))
-        with run.phase("latency"):
-            run.say("timing the tuned model beside the untuned one")
-            models = [verified.model] if chosen.untuned is None else [verified.model, chosen.untuned]
-            calls = [(model, of_size) for model in models for of_size in feeds]
-            intervals, speedup, disturbed = latencies(calls, machine.cores, run)
-            tuned_seconds, untuned = intervals[: len(feeds)], intervals[len(feeds) :]
-            foreign = run.despite_interruption(lambda: times_of_parts(verified.model, feeds))
-            inside = run.despite_interruption(lambda: inside_profile(verified.model, feeds[0], run))
-    run.say_if_late(graph.name)
-    for replacement in verified.replaced:
-        _logger.info("replaced, because the model was wrong with it: %s", replacement)
-    result = ModelResult(
-        model=verified.model,
-        name=graph.name,
-        target=machine,
-        search=options.search,
-        seed=options.seed,
-        seconds=clock.perf_counter() - run.begin,
-        phases=run.phases,
-        artifact=right.artifact,
-        digest=None if right.artifact is None else verified.model.digest,
-        latency=tuned_seconds[0],
-        untuned=untuned[0] if untuned else None,
-        verified=right.last,
-        tasks=tuned.tasks,
-        curve=tuned.curve,
-        inside=chosen.replaced,
-        interrupted=run.interrupted,
-        replaced=verified.replaced,
-        disturbed=disturbed,
-        speedup=speedup if untuned else None,
-        foreign=foreign,
-        peer=baseline.peer,
-        not_compared="" if untuned else baseline.missing,
-        sizes=size_results(graph, tuned.tasks, [each.max_error for each in right.by_size], tuned_seconds, untuned),
-        module=partial(builder.scheduled, verified.combination),
-        left_out=LEFT_OUT if machine.runner else (),
-        precision=precision,
-    )
-    if right.artifact is None:
-        return result
-    add_tuning(
-        verified.model,
-        right.artifact,
-        tuning_document(result, builder, verified.combination, options, shapes, inside, values),
-    )
-    return replace(result, digest=verified.model.digest)
-
-
-def _title(model: Model) -> str:
-    """What is imported, in a word."""
-    return Path(model).name if isinstance(model, str | Path) else "the model"
-
-
-def _reserve(baseline: Baseline, run: TuningRun) -> float:
-    """Seconds that what comes after the tuning is expected to take: another build, and the shorter verification."""
-    return 0.0 if baseline.model is None else baseline.build_seconds + run.phases["verify"] / 2
-
-
-def _verified(
-    whole: Graph, seed: int, samples: Data | None, seconds: float | None = None
-) -> tuple[Graph, list[Reference]] | None:
-    """A model of which onnxruntime runs everything, and its references; None if it cannot be verified."""
-    try:
-        return with_references(whole, seed, samples, seconds)
-    except ModelError as error:
-        _logger.warning("%s; onnxruntime runs the parts of the model that it has to run", error)
-        return None
+    return machine
 
 
 def _check_native(machine: Cpu) -> None:
@@ -358,11 +334,141 @@ def _check_native(machine: Cpu) -> None:
     needs_linker()
 
 
-def _check_runs(graph: Graph, machine: Cpu) -> None:
-    """Raises `ModelError` if a model cannot be verified and timed on the machine that it is for."""
-    if machine.runner and graph.foreign.reports:
-        operators = sorted({name for part in graph.foreign.reports for name in part.operators})
-        raise ModelError(
-            f"{graph.name}: onnxruntime runs {', '.join(operators)}, and TVM's server at {machine.runner} has none: "
-            f"tune the model on that machine itself"
-        )
+def _measure(machine: Cpu, run: TuningRun) -> None:
+    """Measures what is not known of the machine, as far as that is a small part of the run's time."""
+    with run.phase("peak"):
+        run.say("measuring this machine")
+        end = clock.perf_counter() + granted(run.seconds)
+        peak_within(machine, granted(run.seconds))  # results are compared with it
+        measure_caches_within(machine, end - clock.perf_counter())  # kernels are timed with weights in them, or not
+
+
+def _tasks(job: _Job) -> list[ScheduledTask]:
+    """The kernels of the model, each with its spaces."""
+    job.run.say("making the spaces of schedules")
+    with job.run.phase("records"):
+        return tasks_of(job.graph, job.machine, job.of_kernels, runner_asked=True)
+
+
+def _baseline(job: _Job, tasks: Sequence[ScheduledTask]) -> Baseline:
+    """The model with default schedules, timed. Each task is told what its calls take there."""
+    run, machine = job.run, job.machine
+    with run.phase("baseline"):
+        if machine.runner:
+            baseline = Baseline(missing="it runs elsewhere")
+        elif job.options.sketches in (None, BUILTIN):
+            before = ModelBuilder(job.graph, [task.untuned_task() for task in tasks], machine, job.of_kernels, {})
+            baseline = measure_baseline(job.graph, before, machine, job.imported.feeds, run)
+        else:
+            baseline = Baseline(missing="only the built-in sketches are sure to run")
+        run.untuned, run.peer = baseline.seconds, baseline.peer
+        for task in tasks:
+            task.untuned = baseline.by_task.get(task.task.index)
+    return baseline
+
+
+def _reserve(baseline: Baseline, run: TuningRun) -> float:
+    """Seconds that what comes after the tuning is expected to take: another build, and the shorter verification."""
+    return 0.0 if baseline.model is None else baseline.build_seconds + run.phases["verify"] / 2
+
+
+def _tuned(
+    job: _Job, tasks: Sequence[ScheduledTask], budget: Budget, store: Store | None, fleet: Fleet | None
+) -> TunedTasks:
+    """The kernels with what their tuning has found."""
+    graph, run = job.graph, job.run
+    with (
+        open_store(None) if store is None else nullcontext(store) as opened,
+        buffered(opened) as records,
+        events.span("tune", "phases", model=graph.name, kernels=len(graph.tasks)),
+    ):
+        tuned = tune_tasks(graph, job.machine, job.of_kernels, budget, records, run.report, fleet, tasks)
+    run.add(tuned)
+    for task in tuned.tasks:
+        if task.reason is not None:
+            _logger.info("%s: %s", task.task.name, task.reason)
+    return tuned
+
+
+def _final(job: _Job, tuned: TunedTasks, budget: Budget, baseline: Baseline) -> _Final:
+    """Builds the model with the fastest schedules, verifies and saves it, and times it."""
+    run, options, precision = job.run, job.options, job.imported.precision
+    with Board(job.machine.runner) if job.machine.runner else nullcontext() as board:
+        with run.phase("compile"):
+            provenance = provenance_of(job.imported.source, job.shapes, options, tuned, job.values)
+            provenance |= precision.provenance
+            builder = ModelBuilder(job.graph, tuned.tasks, job.machine, job.of_kernels, provenance, board)
+            chosen = choose(builder, tuned, budget, job.imported.feeds, run, baseline)
+        # What an interrupted tuning found does not replace an older model, which may be better.
+        keeps_older = beside_older(Path(job.out)) if job.out is not None and run.interrupted else nullcontext(job.out)
+        with run.phase("verify"), keeps_older as place:
+            run.say("verifying")
+            right = Verifier(builder, job.imported.references, place, job.native, options.seed)
+            verified = run.despite_interruption(
+                lambda: verified_or_repaired(job.graph, builder, chosen.model, chosen.combination, right, run.say)
+            )
+            report = run.despite_interruption(lambda: precision.report(verified.model))
+        with run.phase("latency"):
+            timing = _timing(job, verified.model, chosen.untuned)
+    for replacement in verified.replaced:
+        _logger.info("replaced, because the model was wrong with it: %s", replacement)
+    return _Final(builder, chosen, verified, right, report, timing)
+
+
+def _timing(job: _Job, model: CompiledModel, plain: CompiledModel | None) -> _Timing:
+    """Times the tuned model beside the one with default schedules, if that was built."""
+    run, feeds = job.run, job.imported.feeds
+    run.say("timing the tuned model beside the untuned one")
+    models = [model] if plain is None else [model, plain]
+    calls = [(each, of_size) for each in models for of_size in feeds]
+    intervals, speedup, disturbed = latencies(calls, job.machine.cores, run)
+    tuned, untuned = intervals[: len(feeds)], intervals[len(feeds) :]
+    parts = run.despite_interruption(lambda: times_of_parts(model, feeds))
+    inside = run.despite_interruption(lambda: inside_profile(model, feeds[0], run))
+    return _Timing(tuned, untuned, speedup if untuned else None, disturbed, parts, inside)
+
+
+def _result(job: _Job, tuned: TunedTasks, baseline: Baseline, final: _Final) -> ModelResult:
+    """What the tuning returns."""
+    run, options, timing, verified, right = job.run, job.options, final.timing, final.verified, final.verifier
+    errors = [each.max_error for each in right.by_size]
+    return ModelResult(
+        model=verified.model,
+        name=job.graph.name,
+        target=job.machine,
+        search=options.search,
+        seed=options.seed,
+        seconds=clock.perf_counter() - run.begin,
+        phases=run.phases,
+        artifact=right.artifact,
+        digest=None if right.artifact is None else verified.model.digest,
+        latency=timing.tuned[0],
+        untuned=timing.untuned[0] if timing.untuned else None,
+        verified=right.last,
+        tasks=tuned.tasks,
+        curve=tuned.curve,
+        inside=final.chosen.replaced,
+        interrupted=run.interrupted,
+        replaced=verified.replaced,
+        disturbed=timing.disturbed,
+        speedup=timing.speedup,
+        foreign=timing.parts,
+        peer=baseline.peer,
+        not_compared="" if timing.untuned else baseline.missing,
+        sizes=size_results(job.graph, tuned.tasks, errors, timing.tuned, timing.untuned),
+        module=partial(final.builder.scheduled, verified.combination),
+        left_out=LEFT_OUT if job.machine.runner else (),
+        precision=final.precision,
+    )
+
+
+def _documented(result: ModelResult, job: _Job, final: _Final) -> ModelResult:
+    """The result, after its document was added to the folder of the model, if there is one: its digest covers it."""
+    if result.artifact is None:
+        return result
+    model, combination = final.verified.model, final.verified.combination
+    document = tuning_document(
+        result, final.builder, combination, job.options, job.shapes, final.timing.inside, job.values
+    )
+    add_tuning(model, result.artifact, document)
+    return replace(result, digest=model.digest)
