@@ -159,6 +159,26 @@ def test_what_is_written_to_shared_memory_is_not_ignored(function: Any, inputs: 
     torch.testing.assert_close(ours, right)
 
 
+def test_a_call_that_shares_what_it_writes_is_not_compiled_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works, real = [], torch_compile._model_of
+
+    def noting(work: Any) -> Any:
+        works.append(work)
+        return real(work)
+
+    monkeypatch.setattr(torch_compile, "_model_of", noting)
+    fast = compiled(write_both, tmp_path)
+    ours, right = (torch.arange(16.0).reshape(4, 4) for _ in range(2))
+    with pytest.warns(RuntimeWarning, match="memory another input shares"):
+        torch.testing.assert_close(fast(ours[:3], ours[1:]), write_both(right[:3], right[1:]))
+    assert not works
+    x, y = torch.ones(3, 4), torch.ones(3, 4)
+    torch.testing.assert_close(fast(x, y), torch.full((3, 4), 3.0))
+    assert len(works) == 1 and (x == 2.0).all() and (y == 3.0).all()
+
+
 @pytest.mark.parametrize("inputs", APART.values(), ids=APART)
 def test_parts_of_a_tensor_that_share_nothing_are_compiled(inputs: Any, tmp_path: Path) -> None:
     ours, right = (torch.arange(16.0).reshape(4, 4) for _ in range(2))

@@ -61,6 +61,9 @@ _REMEDY = (
 )
 
 
+_SHARES = "it writes to an input whose memory another input shares; x.clone() has memory of its own"
+
+
 def stormdrop(
     graph: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
@@ -155,17 +158,18 @@ class _Graph:
         key = tuple(
             _size_of(argument) for argument, constant in zip(arguments, self._constant, strict=True) if not constant
         )
-        with self._lock:
-            if key not in self._compiled and self._is_due(key):
-                self._compiled[key] = self._compile(arguments)
+        if key not in self._compiled:
+            with self._lock:
+                if key not in self._compiled and self._is_due(key):
+                    self._compile(key, arguments)
         compiled = self._compiled.get(key)
         if compiled is None:
             return self._graph(*arguments)
-        if not compiled.is_current(arguments):
+        if not compiled.roles.is_current(arguments):
             self._say("its weights have changed since it was compiled; torch.compiler.reset() compiles it anew")
             return self._graph(*arguments)
-        if compiled.shares_what_it_writes(arguments):
-            self._say("it writes to an input whose memory another input shares; x.clone() has memory of its own")
+        if compiled.roles.shares_what_it_writes(arguments):
+            self._say(_SHARES)
             return self._graph(*arguments)
         try:
             return compiled(arguments)
@@ -196,13 +200,17 @@ class _Graph:
         )
         return False
 
-    def _compile(self, arguments: Sequence[Any]) -> _Compiled | None:
-        """The graph for these inputs; None if it has to run eagerly."""
+    def _compile(self, key: Any, arguments: Sequence[Any]) -> None:
+        """Compiles the graph for these inputs. If that fails, it runs eagerly for their sizes from now on."""
+        roles = _Roles(arguments, self._constant, self._written or ())
+        if roles.shares_what_it_writes(arguments):  # it would be compiled in vain, unless other inputs of them come
+            self._say(_SHARES)
+            return
         try:
-            return _Compiled(self._graph, arguments, self._constant, self._written or (), self._settings)
+            self._compiled[key] = _Compiled(self._graph, arguments, self._constant, roles, self._settings)
         except StormdropError as error:
             self._say(str(error))
-            return None
+            self._compiled[key] = None
 
     def _say(self, reason: str) -> None:
         if reason not in self._said:
@@ -210,19 +218,24 @@ class _Graph:
             warnings.warn(f"stormdrop: a graph runs eagerly: {reason}", RuntimeWarning, stacklevel=3)
 
 
-class _Compiled:
-    """A graph that is compiled for one set of sizes."""
+class _Roles:
+    """Which of a graph's inputs are weights, which it reads, and which it writes to.
 
-    def __init__(
-        self,
-        graph: torch.fx.GraphModule,
-        arguments: Sequence[Any],
-        constant: Sequence[bool],
-        written: tuple[int, ...],
-        settings: _Settings,
-    ) -> None:
-        self._written = written
-        self._inputs = [
+    Attributes:
+        inputs: The positions of the tensors that a call gives.
+        written: Those of them that the graph writes to.
+    """
+
+    def __init__(self, arguments: Sequence[Any], constant: Sequence[bool], written: tuple[int, ...]) -> None:
+        """Takes the weights as they are in a call.
+
+        Args:
+            arguments: The inputs in this call.
+            constant: Which of them are weights.
+            written: The positions of those that the graph writes to.
+        """
+        self.written = written
+        self.inputs = [
             position
             for position, argument in enumerate(arguments)
             if isinstance(argument, torch.Tensor) and not constant[position]
@@ -232,17 +245,7 @@ class _Compiled:
         ]
         weights = [argument for _, argument, _ in self._weights if isinstance(argument, torch.Tensor)]
         self._memory = WrittenMemory(weights if written else [])
-        self._read = [position for position in self._inputs if position not in written]
-        name = name_of(graph)
-        module = closed(name, graph, arguments, self._inputs, written)
-        examples = tuple(arguments[position] for position in self._inputs)
-        self._model = _model_of(_Work(name, graph, arguments, constant, module, examples, settings))
-        # torch.export calls them tensors_0, tensors_1 and so on. The import may have dropped some that nothing uses.
-        self._positions = {info.name: self._inputs[int(info.name.rpartition("_")[2])] for info in self._model.inputs}
-        (returned,) = [node.args[0] for node in graph.graph.nodes if node.op == "output"]
-        self._returned = len(returned)
-        if len(self._model.outputs) != self._returned + len(written):
-            raise ModelError("it returns something else than tensors")
+        self._read = [position for position in self.inputs if position not in written]
 
     def is_current(self, arguments: Sequence[Any]) -> bool:
         """Whether the weights are those that were compiled."""
@@ -255,13 +258,41 @@ class _Compiled:
 
         The weights have to be current.
         """
-        written, read = ([arguments[position] for position in each] for each in (self._written, self._read))
+        written, read = ([arguments[position] for position in each] for each in (self.written, self._read))
         return bool(written) and self._memory.is_shared(written, read)
+
+
+class _Compiled:
+    """A graph that is compiled for one set of sizes.
+
+    Attributes:
+        roles: What its inputs are.
+    """
+
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        arguments: Sequence[Any],
+        constant: Sequence[bool],
+        roles: _Roles,
+        settings: _Settings,
+    ) -> None:
+        self.roles, inputs = roles, roles.inputs
+        name = name_of(graph)
+        module = closed(name, graph, arguments, inputs, roles.written)
+        examples = tuple(arguments[position] for position in inputs)
+        self._model = _model_of(_Work(name, graph, arguments, constant, module, examples, settings))
+        # torch.export calls them tensors_0, tensors_1 and so on. The import may have dropped some that nothing uses.
+        self._positions = {info.name: inputs[int(info.name.rpartition("_")[2])] for info in self._model.inputs}
+        (returned,) = [node.args[0] for node in graph.graph.nodes if node.op == "output"]
+        self._returned = len(returned)
+        if len(self._model.outputs) != self._returned + len(roles.written):
+            raise ModelError("it returns something else than tensors")
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         feeds = {name: arguments[position].detach() for name, position in self._positions.items()}
         results = tuple(map(torch.from_numpy, self._model.run(feeds).values()))
-        for position, result in zip(self._written, results[self._returned :], strict=True):
+        for position, result in zip(self.roles.written, results[self._returned :], strict=True):
             arguments[position].copy_(result)
         return results[: self._returned]
 
