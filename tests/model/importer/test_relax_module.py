@@ -139,6 +139,20 @@ def test_an_input_that_something_is_divided_by_is_never_zero() -> None:
     assert index_ranges(builder.get(), ["x", "y"]) == {"y": (1, 3)}
 
 
+def test_places_that_are_written_to_are_found() -> None:
+    builder = relax.BlockBuilder()
+    cache, rows = (
+        relax.Var("cache", relax.TensorType([2, 16], "float32")),
+        relax.Var("rows", relax.TensorType([2, 3], "int64")),
+    )
+    new = relax.Var("new", relax.TensorType([2, 3], "float32"))
+    with builder.function("main", [cache, rows, new]):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.scatter_elements(cache, rows, new, axis=-1))
+        builder.emit_func_output(result)
+    assert index_ranges(builder.get(), ["cache", "rows", "new"]) == {"rows": (0, 16, True)}
+
+
 @pytest.mark.parametrize("opset", [7, 13])
 def test_the_bounds_of_a_clip_of_tvms_frontend_join_their_convolution(opset: int) -> None:
     bounds = [numpy_helper.from_array(np.float32(value), name) for name, value in (("low", 0), ("high", 6))]

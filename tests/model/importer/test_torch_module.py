@@ -65,6 +65,34 @@ def test_the_batch_norm_is_part_of_the_convolution_and_words_index_their_table()
     assert graph.source.index_ranges() == {"words": 11}
 
 
+class Cache(torch.nn.Module):  # type: ignore[name-defined]
+    """Writes to places of a static cache in two ways, and looks positions up in a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = torch.nn.Embedding(12, 8)
+
+    def forward(self, keys: Any, values: Any, place: Any, rows: Any, new: Any) -> tuple[Any, Any]:
+        keys, values = keys.clone(), values.clone()
+        keys[:, :, place] = new + self.positions(place)
+        return keys, values.index_copy_(2, rows.to(torch.int64), new)
+
+
+@pytest.mark.parametrize("by_tvm", [True, False])
+def test_places_of_a_static_cache_may_be_any_of_it(by_tvm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not by_tvm:
+        monkeypatch.setattr(torch_module, "_by_tvm", lambda name, *_: raised(ModelError(f"{name}: not by TVM")))
+    cache, new = torch.zeros(1, 2, 16, 8), torch.zeros(1, 2, 3, 8)
+    inputs = (cache, cache.clone(), torch.tensor([0, 1, 2]), torch.tensor([3, 4, 5], dtype=torch.int32), new)
+    graph = import_torch(Cache(), inputs)
+    assert graph.source.index_ranges() == {"place": (0, 12, True), "rows": (0, 16, True)}
+    Reference.compute(graph)
+
+
+def raised(error: Exception) -> Any:
+    raise error
+
+
 def test_kernels_know_the_modules_that_they_compute() -> None:
     graph = import_torch(network(), (IMAGE, WORDS))
     calls = [graph.layers.names(position) for position in range(len(graph.layers.calls))]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -33,7 +34,14 @@ def test_a_saved_model_says_which_numbers_its_inputs_take() -> None:
     about = Metadata("m", inputs, (), {}, "cpu", ())
     largest = {name: feed.max() for name, feed in sample_feeds(about).items()}
     assert largest == {"ids": 1, "mask": 1}
-    for recorded, expected in (({"ids": 50}, 49), ({"ids": "fifty"}, 1), (7, 1)):
+    known: tuple[tuple[Any, int], ...] = (
+        ({"ids": 50}, 49),
+        ({"ids": [0, 256, True]}, 255),
+        ({"ids": [0, 256, "all"]}, 1),
+        ({"ids": "fifty"}, 1),
+        (7, 1),
+    )
+    for recorded, expected in known:
         feeds = sample_feeds(replace(about, provenance={"index_ranges": recorded}))
         assert (feeds["ids"].max(), feeds["mask"].max()) == (expected, 1)
 
@@ -77,6 +85,29 @@ def test_values_lie_within_what_they_index() -> None:
     assert ranges == {"rows": 5, "points": 5, "axis": (0, 3), "lengths": (1, 6), "angle": (0.0, 1.0)}
     for sample in samples([TensorInfo("angle", (64,), "float32")], ranges):
         assert 0 <= sample.feeds["angle"].min() < 0.3 and 0.7 < sample.feeds["angle"].max() <= 1
+
+
+def test_places_that_are_written_to_are_different() -> None:
+    """What two values write to one place depends on their order: a static cache is written to wherever it may be."""
+    nodes = [
+        onnx.helper.make_node("ScatterElements", ["cache", "rows", "row"], ["a"], axis=1),
+        onnx.helper.make_node("Unsqueeze", ["points"], ["wide"], axes=[1]),
+        onnx.helper.make_node("ScatterND", ["cache", "wide", "row"], ["b"]),
+        onnx.helper.make_node("TensorScatter", ["cache", "step", "begin"], ["c"], axis=1),
+    ]
+    shapes = {"rows": (1, 6), "points": (6,), "begin": (1,)}
+    inputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, shape) for name, shape in shapes.items()]
+    for name, shape in {"cache": (9, 16), "row": (1, 6), "step": (9, 4)}.items():
+        inputs.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
+    graph = onnx.helper.make_graph(nodes, "writes", inputs, [onnx.ValueInfoProto(name=name) for name in "abc"])
+    graph.value_info.append(onnx.helper.make_tensor_value_info("wide", onnx.TensorProto.INT64, (6, 1)))
+    ranges = index_ranges(onnx.helper.make_model(graph))
+    assert ranges == {"rows": (0, 16, True), "points": (0, 9, True), "begin": (0, 13)}
+    given = [random_feeds([TensorInfo("rows", (1, 6), "int64")], seed, ranges)["rows"] for seed in range(40)]
+    assert all(len(set(rows.ravel().tolist())) == 6 for rows in given)
+    assert set(np.concatenate(given).ravel().tolist()) == set(range(16))
+    many = random_feeds([TensorInfo("rows", (2, 40), "int64")], 0, ranges)["rows"]
+    assert 8 < len(set(many.ravel().tolist())) <= 16, "there are more of them than places"
 
 
 def test_one_value_that_is_compared_is_given_that_value() -> None:

@@ -20,7 +20,7 @@ from ..graph.graph import Graph
 from ..graph.layers import Trace, numbered
 from ..graph.origin import Origin, Outputs
 from ..inputs.combinations import Shapes
-from ..inputs.ranges import Ranges
+from ..inputs.ranges import Range, Ranges, as_places
 from ..inputs.samples import Feeds
 from ..passes.views import as_reshapes
 from .import_onnx import graph_of
@@ -109,8 +109,10 @@ def simplified(mod: tvm.IRModule, marks: Marks) -> tuple[tvm.IRModule, Marks]:
     return mod, trace.marks
 
 
-def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int | tuple[int, int]]:
+def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, Range]:
     """Finds the inputs all of whose elements index a constant table, as words do a vocabulary, and those that divide.
+
+    Elements may also be the places of an axis that `scatter_elements` writes to.
 
     Args:
         mod: The module; its tables are constants.
@@ -118,12 +120,14 @@ def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int | tup
 
     Returns:
         The length of the table by the name of the input, the shortest one if there are several; for an input that
-        something is divided by, the first value that it may have and the first that it may not.
+        something is divided by, the first value that it may have and the first that it may not; for places what
+        `as_places` returns.
     """
     main = mod["main"]
     origin: dict[Any, str] = dict(zip(main.params, names, strict=True))
     lengths: dict[str, int] = {}
     divisors: dict[str, tuple[int, int]] = {}
+    places: dict[str, int] = {}
     for binding in bindings_of(main):
         call = binding.value
         if isinstance(call, relax.Var) and call in origin:
@@ -139,7 +143,11 @@ def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, int | tup
             lengths[name] = min(length, lengths.get(name, length))
         if operator in _DIVIDES and call.args[1] in origin:
             divisors[origin[call.args[1]]] = (1, 3)
-    return {**divisors, **lengths}
+        if operator == "scatter_elements" and call.args[1] in origin:
+            length, name = int(call.args[0].ty.shape[int(call.attrs.axis)]), origin[call.args[1]]
+            places[name] = min(length, places.get(name, length))
+    found: dict[str, Range] = {**divisors, **lengths}
+    return {**found, **{name: as_places(found.get(name), length) for name, length in places.items()}}
 
 
 @dataclass(eq=False)

@@ -28,6 +28,7 @@ from ..graph.graph import Graph
 from ..graph.layers import numbered
 from ..graph.open_blocks import end_blocks
 from ..inputs.combinations import Shapes
+from ..inputs.ranges import Ranges, as_places
 from ..onnx.index_ranges import index_ranges as onnx_index_ranges
 from .import_onnx import graph_of
 from .isolated import import_graph
@@ -168,6 +169,7 @@ def _imported(name: str, module: Any, program: Any) -> Graph:
             raise ModelError(f"{name}: torch does not decompose it: {_reason(error)}") from error
     _refuse_mutation(name, decomposed)
     origin = TorchOrigin(name, module, program)
+    origin.places = _places(decomposed)
     try:
         graph = _by_tvm(name, decomposed, origin)
     except ModelError as error:
@@ -190,7 +192,7 @@ def _by_tvm(name: str, decomposed: Any, origin: TorchOrigin) -> Graph:
             # It raises AssertionError, KeyError and others for what it does not know.
             end_blocks(importer.block_builder)
             raise ModelError(f"{name}: TVM does not import the exported program: {_reason(error)}") from error
-    origin.ranges = index_ranges(mod, origin.input_names)
+    origin.ranges = _with_places(index_ranges(mod, origin.input_names), origin.places)
     inputs = tuple(
         TensorInfo(key, tuple(int(extent) for extent in variable.ty.shape.values), str(variable.ty.dtype))
         for key, variable in zip(origin.input_names, mod["main"].params, strict=True)
@@ -209,10 +211,44 @@ def _by_onnx(name: str, program: Any, origin: TorchOrigin) -> Graph:
             # The exporter raises its own types, and those of onnxscript and protobuf.
             raise ModelError(f"{name}: torch.onnx does not export it: {_reason(error)}") from error
     model.graph.name = name
-    origin.ranges = onnx_index_ranges(model)
+    origin.ranges = _with_places(onnx_index_ranges(model), origin.places)
     graph = import_graph(model)
     origin.onnx, origin.other_import = graph.source, None
     return replace(graph, source=origin)
+
+
+_KEEPS = ("_to_copy", "_unsafe_view", "alias", "clone", "permute", "squeeze", "unsqueeze", "view")
+"""Operators of torch whose output holds every element of their first input, once."""
+
+_WRITES = ("index_add", "index_copy", "index_fill", "scatter", "scatter_add", "scatter_reduce")
+"""Operators of torch that write to places along an axis: their second input is the axis, their third the places."""
+
+
+def _places(program: Any) -> dict[str, int]:
+    """The inputs whose elements are places of an axis that is written to, as in a static cache, with its length."""
+    origin = {node: node.name for node in program.graph.nodes if node.op == "placeholder"}
+    found: dict[str, int] = {}
+    for node in program.graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        operator = node.target._schema.name.rpartition("::")[2]
+        if operator in _KEEPS and node.args[0] in origin:
+            origin[node] = origin[node.args[0]]
+        written: list[tuple[int, Any]] = []
+        if operator in ("index_put", "_unsafe_index_put"):
+            written = list(enumerate(node.args[1]))
+        elif operator in _WRITES:
+            written = [(node.args[1], node.args[2])]
+        for axis, places in written:
+            if places in origin and places.meta["val"].dtype is not torch.bool:
+                length, name = int(node.args[0].meta["val"].shape[axis]), origin[places]
+                found[name] = min(length, found.get(name, length))
+    return found
+
+
+def _with_places(ranges: Ranges, places: Mapping[str, int]) -> Ranges:
+    """What is known of the values of inputs, some of which are places of an axis that is written to."""
+    return {**ranges, **{name: as_places(ranges.get(name), length) for name, length in places.items()}}
 
 
 def _refuse_mutation(name: str, program: Any) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -32,6 +32,7 @@ class TorchOrigin(Origin):
         output_names: The tensors that it returns, in the order of torch's pytree: by the names of a dictionary's or a
             dataclass's fields, else as in the exported program.
         ranges: What `index_ranges` returns.
+        places: The lengths of the axes to whose places inputs write, by the name of the input with the places.
         onnx: The program as an ONNX model, if it was imported as one: it computes the tensors that are no outputs.
         other_import: Imports the module in another way, in case that the first one is wrong; None if there is none.
     """
@@ -57,6 +58,7 @@ class TorchOrigin(Origin):
             name: torch.zeros(examples[name].shape, dtype=examples[name].dtype) for name in self.input_names
         }
         self.ranges: Ranges = {}
+        self.places: Mapping[str, int] = {}
         self.onnx: Any = None
         self.other_import: Callable[[], Graph] | None = None
         self._double: Any = None

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-Range = int | tuple[int, int] | tuple[float, float]
-"""The number of values of an integer input, from 0; or the first one and the first after it; or the bounds of reals."""
+Range = int | tuple[int, int] | tuple[int, int, bool] | tuple[float, float]
+"""The number of values of an integer input, from 0; or the first one and the first after it, perhaps with whether all
+of its values are different; or the bounds of reals."""
 
 Ranges = Mapping[str, Range]
 """The ranges of inputs, by name."""
@@ -16,11 +17,35 @@ UNBOUNDED = 3e38
 """Stands for infinity in the bounds of reals: JSON has no infinity."""
 
 
+def as_places(found: Range | None, length: int) -> Range:
+    """The range of an integer input whose values are places of an axis that is written to, one for each value.
+
+    What two values write to one place depends on their order, so all are different.
+
+    Args:
+        found: What is known of the input otherwise.
+        length: The length of the axis.
+
+    Example:
+        >>> as_places(None, 16), as_places(8, 16), as_places((1, 3), 16)
+        ((0, 16, True), (0, 8, True), (1, 3))
+    """
+    if isinstance(found, int):
+        length = min(found, length)
+    elif isinstance(found, tuple) and len(found) == 3:
+        length = min(int(found[1]), length)
+    elif found is not None:
+        return found
+    return 0, length, True
+
+
 def is_range(found: Any) -> bool:
     """Whether a value from a saved model is one that `index_ranges` returns: JSON has lists for tuples."""
     bounds = [0, found] if isinstance(found, int) else found
-    if not isinstance(bounds, list) or len(bounds) != 2:
+    if not isinstance(bounds, list) or len(bounds) not in (2, 3):
         return False
+    if len(bounds) == 3:
+        return bounds[2] in (True, False) and isinstance(bounds[2], bool) and is_range(bounds[:2])
     whole = all(isinstance(bound, int) and abs(bound) < 2**31 for bound in bounds)
     real = all(isinstance(bound, float) and math.isfinite(bound) for bound in bounds)
     return (whole or real) and bounds[0] < bounds[1]

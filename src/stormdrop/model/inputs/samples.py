@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -136,17 +137,25 @@ def _drawn(inputs: Sequence[TensorInfo], ranges: Ranges, seed: int, reals: Draw)
         if np.issubdtype(np.dtype(info.dtype), np.floating):
             values = _within(reals(rng, info.shape), found, rng)
         else:
-            first, end = (0, _BINARY if found is None else found) if not isinstance(found, Sequence) else found
-            values = rng.integers(int(first), int(end), info.shape)
+            values = _integers(rng, info.shape, _BINARY if found is None else found)
         feeds[info.name] = np.asarray(values, dtype=info.dtype)
     return feeds
+
+
+def _integers(rng: np.random.Generator, shape: tuple[int, ...], found: Range) -> NDArray[Any]:
+    """Integers of a range: each once if they have to be different, unless there are more of them than it has."""
+    first, end, *different = (0, found) if isinstance(found, int) else found
+    first, end, count = int(first), int(end), math.prod(shape)
+    if any(different) and count <= end - first:
+        return first + rng.choice(end - first, count, replace=False).reshape(shape)
+    return rng.integers(first, end, shape)
 
 
 def _within(values: NDArray[Any], found: Range | None, rng: np.random.Generator) -> NDArray[Any]:
     """Real numbers within their bounds: a single bound reflects them, between two they are drawn."""
     if not isinstance(found, Sequence):
         return values
-    low, high = found
+    low, high, *_ = found
     if high >= UNBOUNDED:
         return low + np.abs(values - low)
     return rng.uniform(low, high, values.shape)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from ..inputs.ranges import UNBOUNDED, Range
+from ..inputs.ranges import UNBOUNDED, Range, as_places
 from .nodes import attribute_of, constants_of
 from .weights import array_of
 
@@ -18,6 +18,10 @@ _KEEPS_ALL = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Tr
 
 _KEEPS_THE_ONE = ("Gather", "Slice")
 """Operators whose output holds the element of their first input, if that is its only one."""
+
+_READS = ("Gather", "GatherElements", "GatherND")
+_WRITES = ("Scatter", "ScatterElements", "ScatterND")
+"""Operators whose second input indexes the first one, or the place in it that is written to."""
 
 _DOMAINS: Mapping[str, tuple[int, float, float]] = {
     "Acos": (0, -1.0, 1.0),
@@ -48,10 +52,11 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
     of 0, 1, 2 and so on also makes indices of its elements: this is how some exporters write `OneHot`. An input of one
     element that is compared with a constant, as a sampling rate with 16000, has that value: others may have no meaning.
     An integer that something is divided by is 1 or 2. A real number that goes into a root is not negative, and so on.
+    The places of an axis that is written to are all different.
 
     Returns:
         By the name of the input the length of the table, the shortest one if there are several; the first value of its
-        range and the first after it; or, for real numbers, the bounds.
+        range and the first after it; what `as_places` returns; or, for real numbers, the bounds.
     """
     constants = _integers(model)
     values = {name: int(value.ravel()[0]) for name, value in constants.items() if value.size == 1}
@@ -62,6 +67,7 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
     origin = {value.name: value.name for value in model.graph.input if value.name not in tables}
     shapes = _shapes(model)
     lengths: dict[str, int] = {}
+    written: set[str] = set()
     bounds: dict[str, tuple[int, int]] = {}
     compared: dict[str, tuple[int, int]] = {}
     domains: dict[str, tuple[float, float]] = {}
@@ -78,12 +84,18 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
         for name, length in _indexed(node, shapes):
             if name in origin:
                 shorten(origin[name], length)
+                written |= {origin[name]} if node.op_type in _WRITES else set()
         if node.op_type == "OneHot" and read[0] is not None and node.input[1] in values:
             shorten(read[0], values[node.input[1]])
         if node.op_type in ("Div", "Mod") and read[1] is not None:
             bounds[read[1]] = (1, 3)
         if node.op_type in ("CumProd", "CumSum") and (axis := read[1]) is not None and node.input[0] in shapes:
             bounds[axis] = (0, max(1, len(shapes[node.input[0]])))
+        if node.op_type == "TensorScatter" and len(read) > 2 and (begin := read[2]) is not None:
+            cache, update = (shapes.get(name) for name in node.input[:2])
+            if cache is not None and update is not None:
+                axis = attribute_of(node, "axis", -2)
+                bounds[begin] = (0, max(1, cache[axis] - update[axis] + 1))
         counted, over = _OVER_TIME.get(node.op_type, (len(read), 0))
         steps = read[counted] if counted < len(read) and node.input[0] in shapes else None
         if steps is not None and len(shapes.get(node.input[counted], (1,))) == 1:
@@ -101,13 +113,14 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
     # Functions that share an input may be defined nowhere together, as Acosh and Atanh are.
     domains = {name: (low, high) for name, (low, high) in domains.items() if low < high}
     single = {name: value for name, value in compared.items() if name in one}
-    found: dict[str, Range] = {**bounds, **single, **lengths}
+    places = {name: as_places(lengths[name], lengths[name]) for name in written}
+    found: dict[str, Range] = {**bounds, **single, **lengths, **places}
     return {**{name: known for name, known in found.items() if name not in reals}, **domains}
 
 
 def _indexed(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:
     """The inputs of a node that index, each with the length of what it indexes."""
-    if node.op_type not in ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"):
+    if node.op_type not in (*_READS, *_WRITES):
         return
     shape, indices = shapes.get(node.input[0]), node.input[1]
     if shape is None:
