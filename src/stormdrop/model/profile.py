@@ -29,8 +29,19 @@ BUILTIN = "vm.builtin."
 _ROUNDS = MOST_ROUNDS
 
 
+class _Timed:
+    """What was timed in several executions."""
+
+    rounds: Sequence[float]
+
+    @property
+    def seconds(self) -> float:
+        """The median of `rounds`."""
+        return statistics.median(self.rounds)
+
+
 @dataclass(frozen=True)
-class KernelTime:
+class KernelTime(_Timed):
     """The time of one kernel in an execution of the model.
 
     Attributes:
@@ -47,14 +58,9 @@ class KernelTime:
     work: Work | None = None
     layers: tuple[str, ...] = ()
 
-    @property
-    def seconds(self) -> float:
-        """The median of `rounds`."""
-        return statistics.median(self.rounds)
-
 
 @dataclass(frozen=True)
-class LayerTime:
+class LayerTime(_Timed):
     """The time of layers that are computed together.
 
     Attributes:
@@ -66,11 +72,6 @@ class LayerTime:
     layers: tuple[str, ...]
     kernels: tuple[str, ...]
     rounds: Sequence[float]
-
-    @property
-    def seconds(self) -> float:
-        """The median of `rounds`."""
-        return statistics.median(self.rounds)
 
 
 @dataclass(frozen=True)
