@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from contenders import Sleeper, contender
 
+from stormdrop.bench import service
 from stormdrop.bench.closed_loop import LoopTimes
 from stormdrop.bench.contender import ContenderSpec, Unavailable
 from stormdrop.bench.contender_process import ContenderProcess
@@ -139,24 +140,27 @@ def test_a_peer_that_fails_costs_no_other_timing(kind: type[Server], arguments: 
         services_of(replace(failing, name="stormdrop"), server)
 
 
-def test_something_in_this_process_serves() -> None:
-    in_progress, most, lock = 0, 0, threading.Lock()
+def test_something_in_this_process_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, float]] = []
 
-    def call() -> None:
-        nonlocal in_progress, most
-        with lock:
-            in_progress += 1
-            most = max(most, in_progress)
-        time.sleep(0.002)
-        with lock:
-            in_progress -= 1
+    def loop(calls: Sequence[Call], seconds: float, executor: Executor) -> LoopTimes:
+        assert all(call is answer for call in calls)
+        asked.append((len(calls), seconds))
+        return LoopTimes([0.25] * 4, 4.0 * len(calls))
 
+    def answer() -> None:
+        raise AssertionError("the loop calls it")
+
+    monkeypatch.setattr(service, "closed_loop", loop)
     told: list[str] = []
-    services, disturbed = serve(call, 1, Load(0.2, (1, 3)), told.append)
-    assert [service.at_a_time for service in services] == [1, 3]
-    assert [service.per_second <= 500 * service.at_a_time for service in services] == [True, True]
-    assert most == 3, "calls are in progress at the same time"
-    assert told[3:6] == ["1 call at a time, turn 4 of 5", "1 call at a time, turn 5 of 5", "3 calls at a time, turn 1 of 5"]
+    services, disturbed = serve(answer, 1, Load(0.5, (1, 3)), told.append)
+    assert asked == [(1, 0.1)] * 5 + [(3, 0.1)] * 5
+    assert [(each.at_a_time, each.calls, each.per_second) for each in services] == [(1, 20, 4.0), (3, 20, 12.0)]
+    assert told[3:6] == [
+        "1 call at a time, turn 4 of 5",
+        "1 call at a time, turn 5 of 5",
+        "3 calls at a time, turn 1 of 5",
+    ]
     assert 0.0 <= disturbed <= 1.0
 
 
