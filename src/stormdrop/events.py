@@ -136,10 +136,17 @@ def happened(what: str, where: str, **details: Any) -> None:
         _tell(Event(Kind.HAPPENED, what, where, time.perf_counter(), 0, details))
 
 
-def level(what: str, where: str, value: float) -> None:
-    """Tells the new value of a number."""
+def level(what: str, where: str, value: float, **details: Any) -> None:
+    """Tells the new value of a number.
+
+    Args:
+        what: The number.
+        where: What it is a number of.
+        value: Its value.
+        **details: What else is known: values that JSON holds.
+    """
     if _anybody():
-        _tell(Event(Kind.LEVEL, what, where, time.perf_counter(), 0, {"value": value}))
+        _tell(Event(Kind.LEVEL, what, where, time.perf_counter(), 0, {"value": value, **details}))
 
 
 def _anybody() -> bool:

@@ -50,7 +50,7 @@ def test_a_tuned_model(
     for phase in ("import", "verify", "compile", "latency"):
         assert any(message.startswith(f"{phase} took ") for message in messages)
     for task in result.tasks:
-        assert task.reason is None or f"{task.task.name}: {task.reason}" in messages
+        assert task.reason is None or f"{task.task.described}: {task.reason}" in messages
         if task.result is not None and task.result.best is not None:
             assert any(message.startswith(task.task.name) and "best " in message for message in messages)
     assert any(task.reason for task in result.tasks), "two trials are not enough for all tasks"

@@ -11,8 +11,9 @@ import pytest
 from even_model import Even, measure_with, tune_graph, tuned
 
 from simulated_clock import SimulatedClock, simulated
-from stormdrop import operators
+from stormdrop import events, operators
 from stormdrop.errors import MeasureError, UnsupportedFunction
+from stormdrop.events import Event, Kind
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.tuning import budget as budgets
@@ -21,6 +22,7 @@ from stormdrop.model.tuning.budget import Budget
 from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.model.tuning.task_state import ScheduledTask
 from stormdrop.records import Problem, State, Store, StoredSession, open_store
+from stormdrop.report.layer_label import layer_label
 from stormdrop.search import annealing
 from stormdrop.search.common_model import CommonCostModel
 from stormdrop.search.dpansor import DPAnsor
@@ -63,6 +65,18 @@ def test_no_kernel_by_tiles_is_faster_than_the_least_time(target: Cpu, sketch: T
     )
     assert least < 2 * 64**3 / 1e9 / times
     assert least < plain
+
+
+def test_events_name_the_layers_of_a_kernel(residual: Graph, target: Cpu, even: Measured) -> None:
+    told: list[Event] = []
+    with open_store("sqlite://") as store, events.listening(told.append):
+        tasks = tuned(residual, target, store, of_trials(12))
+    measured = {task.task.name: task.task.layers for task in tasks if task.result is not None}
+    assert measured and all(measured.values())
+    for what in ("start", "search", "race", "trial", "best seconds"):
+        details = [event.details for event in told if event.what == what and event.kind is not Kind.FINISHED]
+        named = {each["workload"]: each["layers"] for each in details}
+        assert named == {name: layer_label(layers) for name, layers in measured.items()}, what
 
 
 @pytest.mark.parametrize("trials", [1, 2, 7, 25])

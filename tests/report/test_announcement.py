@@ -37,14 +37,16 @@ def test_a_model_from_its_first_second_to_its_last() -> None:
         with events.span("import", "phases"):
             assert only().phase == "importing the model"
         with events.span("tune", "phases", kernels=7):
-            with events.span("search", "tuning", workload="conv2d"), events.span("tell", "tuning"):
+            named = {"workload": "conv2d", "layers": "head.conv"}
+            with events.span("search", "tuning", **named), events.span("tell", "tuning"):
                 events.happened("trial", "tuning", status="ok")
                 events.happened("trial", "tuning", status="runtime")
                 events.level("best seconds", "conv2d", 5e-3)
-                assert (only().phase, only().kernel, only().kernels) == ("searching", "conv2d", 7)
+                assert (only().phase, only().kernel, only().layers) == ("searching", "conv2d", "head.conv")
+                assert only().kernels == 7
                 assert (only().trials, only().failed, only().best_seconds) == (2, 1, None)
             events.level("estimated seconds", "model", 4e-2)
-            assert (only().kernel, only().best_seconds) == ("", 4e-2)
+            assert (only().kernel, only().layers, only().best_seconds) == ("", "", 4e-2)
         with events.span("a phase of its own", "phases"):
             assert only().phase == "a phase of its own"
     assert runs_at_work() == []

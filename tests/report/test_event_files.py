@@ -100,3 +100,25 @@ def test_a_trace_has_a_lane_for_each_place(tmp_path: Path) -> None:
     assert (level["name"], level["args"]) == ("best seconds of nap", {"ms": 2.0})
     stamps = [event["ts"] for event in written if "ts" in event]
     assert stamps[0] == 0 and stamps == sorted(stamps)
+
+
+def test_a_kernel_of_a_model_is_called_after_its_layers(tmp_path: Path) -> None:
+    log, trace = EventLog(tmp_path / "log.jsonl", pytest.fail), EventTrace(tmp_path / "t.json", "net", pytest.fail)
+    named = {"workload": "fused_conv2d", "layers": "features.4: conv, relu"}
+    with events.listening(log), events.listening(trace), events.span("search", "tuning", **named):
+        events.happened("trial", "tuning", **named)
+        events.level("best seconds", "fused_conv2d", 2e-3, **named)
+        events.level("best seconds", "fused_conv2d1", 3e-3, layers="features.4: conv, relu")  # another part of them
+    trace.close()
+    written = json.loads((tmp_path / "t.json").read_text())
+    (begun,) = (event for event in written if event["ph"] == "B")
+    assert (begun["name"], begun["args"]) == ("search of features.4: conv, relu", named)
+    (trial,) = (event for event in written if event["ph"] == "i")
+    assert (trial["name"], trial["args"]) == ("trial", named)
+    curves = [(event["name"], event["args"]) for event in written if event["ph"] == "C"]
+    assert curves == [
+        ("best seconds of features.4: conv, relu (fused_conv2d)", {"ms": 2.0}),
+        ("best seconds of features.4: conv, relu (fused_conv2d1)", {"ms": 3.0}),
+    ]
+    _, search, *_ = lines(tmp_path / "log.jsonl")
+    assert (search["what"], search["workload"], search["layers"]) == ("search", *named.values())

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stormdrop.report.layer_label import layer_label
+from stormdrop.report.layer_label import layer_label, with_layers
 
 BLOCK = ("layer2.1.conv1", "layer2.1.bn1", "layer2.1.relu")
 
@@ -32,3 +32,8 @@ def test_what_names_have_in_common_stands_once(layers: tuple[str, ...], width: i
 def test_no_label_is_wider_than_its_column(width: int) -> None:
     label = layer_label(tuple(f"encoder.layer.{n}.attention.self.query" for n in range(12)), width)
     assert 0 < len(label) <= width
+
+
+def test_a_kernel_has_its_name_and_its_layers() -> None:
+    assert with_layers("fused_conv2d", BLOCK, 24) == "fused_conv2d (layer2.1.conv1 (+2))"
+    assert with_layers("fused_conv2d", ()) == "fused_conv2d"

@@ -43,6 +43,24 @@ def layer_label(layers: Sequence[str], width: int | None = None) -> str:
     return f"…{layers[0][-kept:].lstrip('.')}{further}"[:width]
 
 
+def with_layers(name: str, layers: Sequence[str], width: int | None = 60) -> str:
+    """The name of a kernel with its layers, for messages.
+
+    Args:
+        name: The name of the kernel.
+        layers: The names of the layers that it computes.
+        width: The most characters of the layers. None is no bound.
+
+    Example:
+        >>> with_layers("fused_conv2d_relu", ["features.4.conv", "features.4.relu"])
+        'fused_conv2d_relu (features.4: conv, relu)'
+        >>> with_layers("matmul m=8 n=8 k=8", [])
+        'matmul m=8 n=8 k=8'
+    """
+    label = layer_label(layers, width)
+    return f"{name} ({label})" if label else name
+
+
 def _pattern(name: str) -> str:
     """The name without the numbers of its modules."""
     modules, _, last = name.rpartition(".")

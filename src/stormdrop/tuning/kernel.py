@@ -45,11 +45,13 @@ class PartOf:
         name: The name of the model.
         calls: How often an execution of the model calls the kernel.
         kernels: How many kernels of the model are tuned together with this one, itself included.
+        layers: The names of the layers of the model that the kernel computes.
     """
 
     name: str
     calls: int
     kernels: int = 1
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,7 @@ class KernelTask:
             versions={**versions, **target.conditions, CODE_GENERATION: str(GENERATION)},
             reuse=reuse,
             on_progress=on_progress,
+            layers=() if self.part_of is None else self.part_of.layers,
             width=self.site.width if width is None else width,
             knowledge=Knowledge(
                 features=features,

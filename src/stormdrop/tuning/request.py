@@ -6,10 +6,12 @@ import dataclasses
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..report.layer_label import layer_label
 from ..search import GeneratorSearch, Knowledge, Search, create, options_with
 from ..space import Space
 from ..trial import Candidate
@@ -27,6 +29,8 @@ CODE_GENERATION = "code generation"
 """Among the versions of a setting: `codegen.compile.GENERATION`."""
 
 _NO_KNOWLEDGE = Knowledge()
+
+_LABEL = 80  # characters of the layers of a kernel
 
 _ROUNDS = 2  # in a batch for each that is measured at the same time, so that few wait at its end
 
@@ -73,6 +77,7 @@ class TuningRequest:
         reuse: What of the records may be used.
         batch: Requests per ask.
         ahead: Whether the search proposes each batch while the one before it is measured.
+        layers: The names of the layers of a model that are tuned, for people; empty if it is no kernel of a model.
     """
 
     problem: Problem
@@ -87,6 +92,7 @@ class TuningRequest:
     reuse: Reuse
     batch: int = BATCH
     ahead: bool = False
+    layers: Sequence[str] = ()
 
     @classmethod
     def create(
@@ -103,6 +109,7 @@ class TuningRequest:
         on_progress: Callable[[Progress], None] | None = None,
         knowledge: Knowledge = _NO_KNOWLEDGE,
         method: Mapping[str, Any] | None = None,
+        layers: Sequence[str] = (),
         width: int = 1,
     ) -> TuningRequest:
         """The request for these options.
@@ -119,6 +126,7 @@ class TuningRequest:
             on_progress: Is called with the progress after every batch.
             knowledge: What the search is told besides the spaces.
             method: What else trials depend on, for the records.
+            layers: The names of the layers of a model that are tuned, for people.
             width: How many candidates are measured at the same time. Batches are wide enough for all of them, and a
                 search that can ask ahead does.
 
@@ -153,7 +161,14 @@ class TuningRequest:
             reuse,
             batch,
             ahead,
+            layers,
         )
+
+    @cached_property
+    def named(self) -> Mapping[str, Any]:
+        """What is tuned, as events name it: `workload`, and `layers` in few words if they are known."""
+        label = layer_label(self.layers, _LABEL)
+        return {"workload": self.problem.workload_name, **({"layers": label} if label else {})}
 
     @property
     def default(self) -> Candidate:

@@ -25,6 +25,7 @@ from .. import events
 from ..errors import LockTimeout, MeasureError, SearchError, SpaceError, one_line
 from ..measure.contract import Measurer
 from ..records import Config, Record, Store, StoredSession, buffered
+from ..report.layer_label import with_layers
 from ..report.search_end import BUDGET, CONVERGED, EXHAUSTED, FINISHED
 from ..search import Search
 from ..space import NoneFound
@@ -220,7 +221,7 @@ class Session:
             LockTimeout: The machine was not free before the time was over, and nothing is known yet.
         """
         try:
-            with events.span("search", _WHERE, workload=self.request.problem.workload_name):
+            with events.span("search", _WHERE, **self.request.named):
                 self._search(seconds, trials, limit)
         finally:
             self.pause()
@@ -255,7 +256,7 @@ class Session:
                 self._bound(limit)
                 measurer.deadline = self._deadline
                 self._shut_out = False  # what counts is whether the race can be run
-                with events.span("race", _WHERE, workload=self.request.problem.workload_name):
+                with events.span("race", _WHERE, **self.request.named):
                     raced = self._race(measurer, race_seconds)
             except KeyboardInterrupt:
                 interrupted = True
@@ -265,7 +266,7 @@ class Session:
         phases["race"] = clock.perf_counter() - begin
         phases["other"] = max(0.0, self.elapsed - sum(phases.values()))
         result = self.result(raced, interrupted=interrupted, phases=phases, races=races)
-        _logger.info("%s: %s", self.request.problem.workload_name, result)
+        _logger.info("%s: %s", with_layers(self.request.problem.workload_name, self.request.layers), result)
         # A later request is compared with the time that was granted, if the search used it up.
         budget = self._before + max(result.seconds, self.request.seconds or 0.0 if timed_out else 0.0)
         outcome = result.outcome(
@@ -382,7 +383,7 @@ class Session:
         self._start_clock()
         stored = self._opened()
         if self._measurer is None:
-            with events.span("start", _WHERE, workload=self.request.problem.workload_name, session=stored.id):
+            with events.span("start", _WHERE, **self.request.named, session=stored.id):
                 self._measurer = self._open.enter_context(self._make_measurer(self.trace.fastest))
             self._start_seconds = self.elapsed
         return self._measurer, stored
@@ -492,12 +493,12 @@ class Session:
 
     def _tell_of(self, trial: Trial, config: Config, before: float | None) -> None:
         """Tells whoever listens of a trial, and of the fastest candidate if another one was the fastest before."""
-        workload, status = self.request.problem.workload_name, trial.measurement.status.value
+        named, status = self.request.named, trial.measurement.status.value
         result = {"seconds": trial.median} if trial.ok else {"error": trial.measurement.error}
-        known = {"workload": workload, "sketch": trial.candidate.sketch, "config": dict(config), "status": status}
-        events.happened("trial", _WHERE, **known, **result)
+        known = {"sketch": trial.candidate.sketch, "config": dict(config), "status": status}
+        events.happened("trial", _WHERE, **named, **known, **result)
         if self.trace.fastest is not None and self.trace.fastest != before:
-            events.level("best seconds", workload, self.trace.fastest)
+            events.level("best seconds", named["workload"], self.trace.fastest, **named)
 
     def _seconds_left(self) -> float | None:
         """Seconds left for the search; the last race has its own."""

@@ -121,6 +121,9 @@ def test_a_run_is_shown_from_its_first_second_on(tmp_path: Path) -> None:
             assert "Nothing is tuned now" not in page
             for words in ("net &lt;b&gt;.onnx", "importing the model", "s left", "0 trials of 30", "elsewhere.db"):
                 assert words in page, words
+        with announced("net"), events.span("search", "tuning", workload="fused_conv2d", layers="head.conv"):
+            page = text(dashboard, "/")
+            assert ">head.conv</span>" in page and ">fused_conv2d</span>" in page
         assert "importing the model" not in text(dashboard, "/")
 
 

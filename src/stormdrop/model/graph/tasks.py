@@ -12,11 +12,9 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
-from ...report.layer_label import layer_label
+from ...report.layer_label import with_layers
 from .expressions import bindings_of, calls_kernel
 from .layers import Layers, named_calls
-
-_LABEL = 60  # characters of the layers in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +45,7 @@ class Task:
     @property
     def described(self) -> str:
         """Its name and its layers, for messages: "fused_conv2d_relu (features.4: conv, relu)"."""
-        label = layer_label(self.layers, _LABEL)
-        return f"{self.name} ({label})" if label else self.name
+        return with_layers(self.name, self.layers)
 
 
 def extract_tasks(mods: Sequence[tvm.IRModule], layers: Sequence[Layers] = ()) -> tuple[Task, ...]:

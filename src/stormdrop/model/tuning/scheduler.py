@@ -103,7 +103,7 @@ def tune_tasks(
             task.state = Answered(kernel, answer)
     seconds = clock.perf_counter() - begin
     for task, kernel in pending:
-        part_of = PartOf(graph.name, task.task.weight, len(pending))
+        part_of = PartOf(graph.name, task.task.weight, len(pending), task.task.layers)
         task.state = Waiting(dataclasses.replace(kernel, part_of=part_of))
     interrupted, curve = False, []
     if pending and budget.left > 0:

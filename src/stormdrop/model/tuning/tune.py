@@ -386,7 +386,7 @@ def _tuned(
     run.add(tuned)
     for task in tuned.tasks:
         if task.reason is not None:
-            _logger.info("%s: %s", task.task.name, task.reason)
+            _logger.info("%s: %s", task.task.described, task.reason)
     return tuned
 
 

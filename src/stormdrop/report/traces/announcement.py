@@ -59,7 +59,8 @@ class Run:
         database: Where its records are; empty if it does not say.
         phase: What it does now, in words.
         phase_begun: Since when, in seconds since the epoch.
-        kernel: The kernel that is searched now; empty if none is.
+        kernel: The name of the kernel that is searched now; empty if none is.
+        layers: The layers that this kernel computes, in few words; empty if they are not known.
         kernels: How many kernels a model has; 0 for an operator, and before that is known.
         trials: Candidates measured in this run.
         failed: How many of them failed.
@@ -75,6 +76,7 @@ class Run:
     phase: str
     phase_begun: float
     kernel: str = ""
+    layers: str = ""
     kernels: int = 0
     trials: int = 0
     failed: int = 0
@@ -160,7 +162,7 @@ class _Announcement:
         writer = new_writer()
         self._run = Run(writer, what, since, seconds, trials, database, "starting", since)
         self._path = folder() / f"{os.getpid()}-{writer[-8:]}.json"
-        self._open: dict[int, tuple[str, str]] = {}  # phases that have begun and not ended, with their kernels
+        self._open: dict[int, tuple[str, str, str]] = {}  # phases that go on: in words, kernel, its layers
         self._of_model = False
         self._written = 0.0
         self._failed = not self._path.is_absolute()  # there is no home directory
@@ -193,13 +195,14 @@ class _Announcement:
         if event.what == "tune":
             self._of_model = True
             self._run = replace(self._run, kernels=int(event.details.get("kernels", 0)), best_seconds=None)
-        self._open[event.number] = PHASES.get(event.what, event.what), str(event.details.get("workload", ""))
+        kernel, layers = (str(event.details.get(name, "")) for name in ("workload", "layers"))
+        self._open[event.number] = PHASES.get(event.what, event.what), kernel, layers
         self._show_phase()
 
     def _show_phase(self) -> None:
-        phase, kernel = list(self._open.values())[-1] if self._open else (self._run.phase, "")
+        phase, kernel, layers = list(self._open.values())[-1] if self._open else (self._run.phase, "", "")
         begun = self._run.phase_begun if phase == self._run.phase else time.time()
-        self._run = replace(self._run, phase=phase, phase_begun=begun, kernel=kernel)
+        self._run = replace(self._run, phase=phase, phase_begun=begun, kernel=kernel, layers=layers)
 
     def _remove_ended(self) -> None:
         """Removes the files of runs that were killed."""

@@ -32,7 +32,7 @@ class EventTrace:
         file, lane = self._file, _lane(event)
         if event.kind is Kind.STARTED:
             self._open.add(event.number)
-            file.begin(lane, event.what, event.seconds, event.details)
+            file.begin(lane, _title(event), event.seconds, event.details)
         elif event.kind is Kind.FINISHED and event.number in self._open:
             self._open.remove(event.number)
             file.end(lane, event.seconds, event.details)
@@ -40,11 +40,23 @@ class EventTrace:
             file.instant(lane, event.what, event.seconds, event.details)
         elif event.kind is Kind.LEVEL:
             milliseconds = 1e3 * float(event.details["value"])
-            file.counter(f"{event.what} of {event.where}", "ms", event.seconds, milliseconds)
+            file.counter(f"{event.what} of {_kernel(event)}", "ms", event.seconds, milliseconds)
 
     def close(self) -> None:
         """Ends the trace."""
         self._file.close()
+
+
+def _title(event: Event) -> str:
+    """What a bar says: what it is, and of which layers. The name of the kernel is among the details of the bar."""
+    layers = event.details.get("layers")
+    return f"{event.what} of {layers}" if layers else event.what
+
+
+def _kernel(event: Event) -> str:
+    """What a curve belongs to. Two kernels may compute the same layer, so that the label alone is not enough."""
+    layers = event.details.get("layers")
+    return f"{layers} ({event.where})" if layers else event.where
 
 
 def _lane(event: Event) -> str:
