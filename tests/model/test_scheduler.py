@@ -67,12 +67,13 @@ def test_no_kernel_by_tiles_is_faster_than_the_least_time(target: Cpu, sketch: T
     assert least < plain
 
 
-def test_events_name_the_layers_of_a_kernel(residual: Graph, target: Cpu, even: Measured) -> None:
+def test_events_and_records_name_the_layers_of_a_kernel(residual: Graph, target: Cpu, even: Measured) -> None:
     told: list[Event] = []
     with open_store("sqlite://") as store, events.listening(told.append):
         tasks = tuned(residual, target, store, of_trials(12))
+        kept = {summary.workload_name: summary.layers for summary in store.sessions()}
     measured = {task.task.name: task.task.layers for task in tasks if task.result is not None}
-    assert measured and all(measured.values())
+    assert kept == measured and measured and all(measured.values())
     for what in ("start", "search", "race", "trial", "best seconds"):
         details = [event.details for event in told if event.what == what and event.kind is not Kind.FINISHED]
         named = {each["workload"]: each["layers"] for each in details}

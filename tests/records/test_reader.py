@@ -13,6 +13,7 @@ from sqlalchemy import Row, text
 from stormdrop.errors import StoreError
 from stormdrop.records import Outcome, Problem, Record, Setting, SqlStore, State, Store, StoredSession, open_store
 from stormdrop.records.reading.reader import RecordsReader
+from stormdrop.records.reading.session_document import session_document
 from stormdrop.records.reading.session_lines import SessionFilter, SessionLine, line_of
 from stormdrop.records.reading.session_progress import ProgressOfSessions
 from stormdrop.records.reading.trial_search import Cursor, TrialFilter, all_trials, find_trials, trials_of
@@ -222,6 +223,32 @@ def test_progress_reads_only_what_is_new(store: Store, reader: RecordsReader, mo
     assert (final.read, final.suspect, final.elapsed) == (5, 1, 5.0)
     assert final.curve == [(1.0, 6e-3), (4.0, 2e-3)]
     assert final.statuses == {"ok": 3, "runtime": 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    [
+        ({"name": "net", "calls": 1, "layers": ["head.conv", "head.relu"]}, ("head.conv", "head.relu")),
+        ({"name": "net", "calls": 1}, ()),
+        ({"name": "net", "calls": 1, "layers": "head"}, ()),
+        ({"name": "net", "calls": 1, "layers": [1]}, ()),
+        ("no object", ()),
+    ],
+)
+def test_sessions_know_the_layers_of_their_kernel(
+    store: Store, reader: RecordsReader, model: object, layers: tuple[str, ...]
+) -> None:
+    kernel = session(store, "conv2d", model=model)
+    session(store, "matmul")
+    assert [each.layers for each in store.sessions()] == [(), layers]
+    lines = reader.sessions(SessionFilter(), "oldest")
+    assert [each.layers for each in lines] == [layers, ()]
+    assert reader.layers_of([each.number for each in lines]) == dict(
+        zip((each.number for each in lines), (layers, ()), strict=True)
+    )
+    details = reader.session(kernel.id)
+    assert details is not None and details.line.layers == layers and details.method == {"model": model}
+    assert session_document(kernel, [])["layers"] == list(layers)
 
 
 def test_models_have_their_newest_sessions(store: Store, reader: RecordsReader) -> None:

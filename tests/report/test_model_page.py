@@ -239,6 +239,17 @@ def test_equal_documents_give_equal_pages() -> None:
     assert page_of(bench()) == page_of(bench())
 
 
+def test_a_session_of_a_model_is_called_after_its_layers() -> None:
+    document = {**session(), "layers": ["net.conv", "net.relu"]}
+    page = session_page(document, NO_KERNEL, None, "stormdrop report 0123")
+    assert "<h1>net: conv, relu</h1>" in page
+    assert f"{HOSTILE} computes net.conv, net.relu." in Elements(page).text
+    line = {"id": "0123", "workload_name": "fused_conv2d", "search": "storm", "machine": "a CPU", "state": "finished"}
+    numbers = {"trials": 3, "failed": 1, "best_seconds": 1e-3, "baseline_seconds": None}
+    listed = {**line, **numbers, "created": "2026-01-02T03:04:05", "layers": ("net.conv", "net.relu")}
+    assert "net: conv, relu" in records_page([listed], "stormdrop report")
+
+
 def test_a_kernel_that_kept_its_default_schedule_is_named() -> None:
     document = tuning()
     document["kernels"][1]["default"] = True

@@ -19,6 +19,9 @@ from ..report import formatting
 from ..report.formatting import ascii_time, json_value, precision_in_words
 from .streams import filled
 
+LABEL = 48
+"""Characters of the layers of a kernel."""
+
 _SHORT = 9
 """Characters of a cell up to which it is not broken between words."""
 

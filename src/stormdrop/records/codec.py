@@ -58,6 +58,40 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
 
 
+def layers_of_method(method: str) -> tuple[str, ...]:
+    """The names of the layers of a model that a session tunes a kernel of.
+
+    It is asked for every line of a list. So it reads only what it needs of a text that describes whole spaces.
+
+    Args:
+        method: `Setting.method` as JSON.
+
+    Returns:
+        The names; empty if the method, which may be anybody's, says none.
+
+    Example:
+        >>> layers_of_method('{"batch":8,"model":{"name":"net","calls":1,"layers":["features.4.conv"]}}')
+        ('features.4.conv',)
+        >>> layers_of_method('{"batch":8}')
+        ()
+    """
+    try:
+        return _method_decoder.decode(method).model.layers
+    except msgspec.DecodeError:
+        return ()
+
+
+class _Model(msgspec.Struct):
+    layers: tuple[str, ...] = ()
+
+
+class _Method(msgspec.Struct):
+    model: _Model = msgspec.field(default_factory=_Model)
+
+
+_method_decoder = msgspec.json.Decoder(_Method)
+
+
 def clean_session(session: StoredSession) -> StoredSession:
     """A session as a database gives it back: its text is clean, and its setting holds what JSON can hold."""
     setting = session.setting

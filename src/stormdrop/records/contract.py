@@ -216,6 +216,8 @@ class Summary:
         baseline_seconds: The time of the default schedule, in seconds, or None if it is not known.
         written: When something of the session was last written to this database, in ISO 8601 and UTC, by the clock of
             the machine that wrote it. None if that is not known.
+        layers: The names of the layers of a model that the kernel computes; empty if it is no kernel of a model, or if
+            they are not known.
     """
 
     id: str
@@ -232,6 +234,7 @@ class Summary:
     best_seconds: float | None
     baseline_seconds: float | None
     written: str | None = field(default=None, compare=False)
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

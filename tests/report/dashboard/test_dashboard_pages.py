@@ -47,7 +47,9 @@ def text(dashboard: TestClient, address: str, code: int = 200) -> str:
 def test_a_hostile_name_is_text_everywhere(dashboard: TestClient, path: Path) -> None:
     hostile = ids(path)[HOSTILE]
     with open_store(path) as store:
-        store.append(opened(store, "conv2d", model={"name": HOSTILE, "calls": 1}), 0, [worked(1.0)])
+        store.append(
+            opened(store, "conv2d", model={"name": HOSTILE, "calls": 1, "layers": [HOSTILE]}), 0, [worked(1.0)]
+        )
     addresses = [
         "/",
         "/sessions",
@@ -170,6 +172,33 @@ def test_a_model_is_the_sum_of_its_kernels(dashboard: TestClient) -> None:
     assert "small net" in text(dashboard, "/models")
     page = text(dashboard, "/model?name=small+net&machine=a+CPU,+2+cores")
     assert "3.3 ms" in page and "9.9 ms" in page and "3.00x" in page  # three calls of 1.1 ms; of 3.3 ms
+
+
+def test_kernels_of_models_are_called_after_their_layers(tmp_path: Path) -> None:
+    path, layers = tmp_path / "records.db", ["features.4.conv", "features.4.relu"]
+    with open_store(path) as store:
+        begun = opened(store, "fused_conv2d", model={"name": "net", "calls": 2, "layers": layers})
+        other = opened(store, "fused_dense", model={"name": "net", "calls": 1, "layers": ["head"]})
+        for each in (begun, other):
+            store.append(each, 0, [worked(1e-3)])
+        store.append(opened(store, "matmul"), 0, [worked(5e-6, 2, 1.0)])
+    label, title = "features.4: conv, relu", 'title="features.4: conv, relu"'
+    with client(path) as dashboard:
+        for address in ("/", "/sessions", "/trials", "/model?name=net&machine=a+CPU,+2+cores"):
+            page = text(dashboard, address)
+            assert "head</a>" in page and 'small spare" title="fused_dense">fused_dense</span>' in page, address
+            assert address == "/" or (f"{title}>{label}</a>" in page and "fused_conv2d" in page), address
+        page = text(dashboard, f"/sessions/{begun.id}")
+        assert f"<h1>{label}</h1>" in page and "features.4.conv, features.4.relu" in page and "fused_conv2d" in page
+        assert "matmul</a></td>" in text(dashboard, "/sessions")  # an operator has no layers
+        page = text(dashboard, f"/difference?a={begun.id}&b={other.id}")
+        assert f"{label} (A)" in page and "head (B)" in page
+        assert '<th scope="row">layers</th>' in page and "features.4.conv, features.4.relu" in page
+        assert f">{label}, storm" in text(dashboard, "/difference")
+        documents = json.loads(text(dashboard, "/sessions.json"))
+        assert [document["layers"] for document in documents] == [layers, ["head"], []]
+        (first, *_) = csv.DictReader(io.StringIO(text(dashboard, "/sessions.csv")))
+        assert first["tuned"] == "fused_conv2d" and json.loads(first["layers"]) == layers
 
 
 def test_two_sessions_are_compared(dashboard: TestClient, path: Path) -> None:

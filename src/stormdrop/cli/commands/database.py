@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...report.layer_label import layer_label
 from .. import output
 from ..guide import epilog
 from ..options import DatabaseOption, JsonOption
@@ -48,7 +49,7 @@ def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> Non
         return
     rows = [
         [
-            session.workload_name,
+            layer_label(session.layers, output.LABEL) or session.workload_name,
             session.search,
             str(session.trials),
             str(session.failed),
@@ -58,13 +59,26 @@ def list_sessions(db: DatabaseOption = None, as_json: JsonOption = False) -> Non
             _minute(session.created),
             _minute(session.written),
             session.machine,
+            session.workload_name if session.layers else "-",
         ]
         for session in sessions
     ]
     output.table(
-        ["tuned", "search", "trials", "failed", "best", "default", "state", "begun (UTC)", "written", "machine"],
+        [
+            "tuned",
+            "search",
+            "trials",
+            "failed",
+            "best",
+            "default",
+            "state",
+            "begun (UTC)",
+            "written",
+            "machine",
+            "task",
+        ],
         rows,
-        spare=("machine", "written", "failed", "state", "search", "begun (UTC)"),
+        spare=("task", "machine", "written", "failed", "state", "search", "begun (UTC)"),
     )
 
 

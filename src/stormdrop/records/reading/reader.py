@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, event, func, select
 
 from ...errors import StoreError, one_line
-from ..codec import clean
+from ..codec import clean, layers_of_method
 from ..contract import Outcome, State, machine_alone
 from ..place import Place
 from ..sql import rows, schema
@@ -245,7 +245,7 @@ class RecordsReader:
     def session(self, session_id: str) -> SessionDetails | None:
         """A session; None if there is none with this id."""
         table = schema.session
-        statement = select_lines(table.c.options, table.c.method, table.c.versions, table.c.sketches)
+        statement = select_lines(table.c.options, table.c.versions, table.c.sketches)
         with self.reading() as connection:
             row = connection.execute(statement.where(table.c.id == clean(session_id))).one_or_none()
             if row is None:
@@ -258,6 +258,13 @@ class RecordsReader:
                 json.loads(row.versions),
                 rows.outcome_of(row),
             )
+
+    def layers_of(self, numbers: Collection[int]) -> dict[int, tuple[str, ...]]:
+        """The layers that the kernel of each of these sessions computes, by the number of the session."""
+        table = schema.session
+        with self.reading() as connection:
+            found = connection.execute(select(table.c.number, table.c.method).where(table.c.number.in_(numbers))).all()
+        return {number: layers_of_method(method) for number, method in found}
 
     # Models
 

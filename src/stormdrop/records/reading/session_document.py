@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..codec import trial_to_json
+from ..codec import encode, layers_of_method, trial_to_json
 from ..contract import StoredSession, StoredTrial
 
 
@@ -19,7 +19,8 @@ def session_document(session: StoredSession, trials: Sequence[StoredTrial]) -> d
 
     Returns:
         The fields of `StoredSession`, and `trials`: of each the fields of `StoredTrial`, its measurement as `status`,
-        `seconds` (the samples), `error`, `phases` and `suspect`.
+        `seconds` (the samples), `error`, `phases` and `suspect`. `layers` are the names of the layers of a model that
+        the kernel computes.
 
     Example:
         >>> from stormdrop.records import open_store
@@ -32,7 +33,8 @@ def session_document(session: StoredSession, trials: Sequence[StoredTrial]) -> d
         {**trial_to_json(trial), "position": trial.position, "phases": asdict(trial.measurement.phases)}
         for trial in trials
     ]
-    return {**asdict(session), "state": session.state.value, "trials": documents}
+    layers = list(layers_of_method(encode(session.setting.method)))
+    return {**asdict(session), "state": session.state.value, "layers": layers, "trials": documents}
 
 
 def kept_phases(extra: Mapping[str, Any]) -> dict[str, float]:

@@ -41,6 +41,7 @@ _COLUMNS = (
     "best_seconds",
     "outcome",
     "written",
+    "method",
 )
 """What of a session a line needs."""
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, CursorResult, Row, Select, select
 from sqlalchemy.exc import IntegrityError
 
 from ...trial import Measurement, Phases, Status
-from ..codec import clean, decode_config, encode, outcome_from_json, outcome_to_json
+from ..codec import clean, decode_config, encode, layers_of_method, outcome_from_json, outcome_to_json
 from ..contract import Outcome, Problem, Record, Setting, State, StoredSession, StoredTrial, Summary
 from . import schema
 from .writer_process import IMPORTED, is_dead
@@ -93,6 +93,7 @@ def summary(row: Row[Any]) -> Summary:
         "best_seconds": best,
         "baseline_seconds": None if outcome is None else outcome.baseline_seconds,
         "written": row.written,
+        "layers": layers_of_method(row.method),
     }
     return msgspec.convert(values, Summary)  # checks the types, because SQLite keeps values of any type in a column
 

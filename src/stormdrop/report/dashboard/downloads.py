@@ -77,6 +77,7 @@ def _of_session(line: SessionLine) -> Row:
         "failed": line.failed,
         "best_seconds": line.best_seconds,
         "baseline_seconds": line.baseline_seconds,
+        "layers": list(line.layers),
     }
 
 
@@ -131,7 +132,7 @@ def _as_csv(rows: Iterable[Row]) -> Iterator[str]:
 
 def _cell(value: Any) -> Any:
     """A value in a table. Text that a spreadsheet would compute begins with an apostrophe."""
-    text = json.dumps(value) if isinstance(value, Mapping) else value
+    text = json.dumps(value) if isinstance(value, Mapping | list) else value
     return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 

@@ -17,6 +17,7 @@ from ...records.reading.session_lines import SORTS, SessionFilter, SessionLine
 from ...records.reading.trial_search import Cursor, TrialFilter, find_trials, trials_of
 from ...trial import Status
 from .. import formatting
+from ..layer_label import layer_label
 from ..search_end import IN_WORDS, end_of
 from ..traces.announcement import runs_at_work
 from .open_spans import OpenSpan, open_spans
@@ -29,6 +30,8 @@ PAGE = 50
 
 LONGEST_TEXT = 1000
 """Characters of a text to search for, at most: databases refuse patterns of many more."""
+
+_LABEL = 48  # characters of the layers of a kernel
 
 _MOST_RUNNING = 6  # sessions at work that the first page draws
 _MOST_LOOKED_AT = 500  # of them that it looks at
@@ -131,6 +134,7 @@ def trials(request: Request) -> Response:
         request,
         "trials.html",
         trials=found.trials,
+        layers=shared.reader.layers_of({trial.session for trial in found.trials}),
         after=None if found.after is None else query_of({**kept, "after": found.after}),
         full=len(found.trials) == PAGE,
         filter=wanted,
@@ -254,7 +258,8 @@ def _plot_of(shared: Shared, lines: Sequence[SessionLine]) -> Plot | None:
     curves: list[tuple[str, Curve, float]] = []
     for line in lines:
         progress = shared.progress.of(line.number)
-        curves.append((line.workload_name, progress.curve, progress.elapsed))
+        name = layer_label(line.layers, _LABEL) or line.workload_name
+        curves.append((name, progress.curve, progress.elapsed))
     return plot(curves)
 
 
@@ -271,7 +276,11 @@ def _spans(shared: Shared) -> tuple[list[OpenSpan], str]:
 def _setting(details: SessionDetails) -> dict[str, Any]:
     line = details.line
     named = {"search": line.search, "seed": line.seed, "target": line.target, "machine": line.machine}
-    parts = {"sketch": details.sketches, "option": details.options, "method": details.method}
+    named |= {"layers": ", ".join(line.layers)} if line.layers else {}
+    method = dict(details.method)
+    if isinstance(model := method.get("model"), Mapping):
+        method["model"] = {name: value for name, value in model.items() if name != "layers"}
+    parts = {"sketch": details.sketches, "option": details.options, "method": method}
     flat = {f"{part} {name}": value for part, values in parts.items() for name, value in values.items()}
     return {**named, **{f"version of {name}": value for name, value in details.versions.items()}, **flat}
 

@@ -13,6 +13,7 @@ from ...records.contract import machine_alone
 from ...records.reading.reader import RecordsReader
 from ...records.reading.session_progress import ProgressOfSessions
 from ..formatting import FILTERS
+from ..layer_label import layer_label
 from ..traces.announcement import runs_at_work
 
 _TICK = 2.0  # seconds after which a page is drawn anew while something runs
@@ -45,7 +46,7 @@ class Shared:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self.templates.filters.update(FILTERS, machine_alone=machine_alone)
+        self.templates.filters.update(FILTERS, machine_alone=machine_alone, layer_label=layer_label)
         self.templates.globals.update(log=self.log is not None)
 
     @property

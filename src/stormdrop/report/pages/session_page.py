@@ -50,6 +50,7 @@ def session_page(session: Document, kernel: Document, repeat: str | None, report
     return render(
         "session.html",
         session=session,
+        layers=session.get("layers", ()),
         outcome=outcome,
         speedup=extra.get("speedup"),
         disturbed=bool(extra.get("disturbed")),
