@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stormdrop.cli.commands import benching, doctor, running
+from stormdrop.cli.commands import benching, compiling, doctor, running
 
 LIMITS = {"flops": 1e11, "bandwidth": 1e10, "undisturbed": True}
 MACHINE: dict[str, Any] = {
@@ -111,6 +111,31 @@ def test_run_prints_its_document(capsys: pytest.CaptureFixture[str], limits: dic
         "ms",
         "40.0%",
     ]
+
+
+def test_kernels_without_a_good_sketch_are_called_after_their_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    layers = [{"name": name, "kernels": ["fused_sort"]} for name in ("top.sort", "top.take")]
+    document: dict[str, Any] = {
+        "recorded": [],
+        "kernels": 2,
+        "sizes": [],
+        "verified": {"max_error": 1e-6, "against": "NumPy"},
+        "precision": None,
+        "replaced": [{"task": "fused_sort", "before": "tiled", "after": "plain", "layers": ["top.sort", "top.take"]}],
+        "fallbacks": ["fused_sort", "scatter"],
+        "layers": layers,
+        "foreign": [],
+        "seconds": 1.0,
+        "phases": {},
+        "artifact": "m.sd",
+        "digest": "ab",
+    }
+    compiling._print(document)
+    shown = lines(capsys)
+    assert "without a good sketch: top: sort, take; scatter" in shown
+    assert "replaced, because the model was wrong with it: tiled of top: sort, take" in shown
+    compiling._print({**document, "fallbacks": []})
+    assert not [line for line in lines(capsys) if "without a good sketch" in line]
 
 
 def test_run_says_if_the_layers_of_a_model_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:

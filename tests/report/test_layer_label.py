@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stormdrop.report.layer_label import layer_label, with_layers
+from stormdrop.report.layer_label import label_of, labels_of, layer_label, with_layers
 
 BLOCK = ("layer2.1.conv1", "layer2.1.bn1", "layer2.1.relu")
 
@@ -34,6 +34,10 @@ def test_no_label_is_wider_than_its_column(width: int) -> None:
     assert 0 < len(label) <= width
 
 
-def test_a_kernel_has_its_name_and_its_layers() -> None:
+def test_a_kernel_without_layers_has_its_name() -> None:
     assert with_layers("fused_conv2d", BLOCK, 24) == "fused_conv2d (layer2.1.conv1 (+2))"
     assert with_layers("fused_conv2d", ()) == "fused_conv2d"
+    assert label_of({"name": "fused_conv2d", "layers": BLOCK}) == "layer2.1: conv1, bn1, relu"
+    assert label_of({"name": "fused_conv2d", "layers": []}) == label_of({"task": "fused_conv2d"}) == "fused_conv2d"
+    layers = [{"name": name, "kernels": ["conv", "other"] if "conv" in name else ["other"]} for name in BLOCK]
+    assert labels_of(["other", "conv", "sort"], layers) == ["layer2.1: conv1, bn1, relu", "layer2.1.conv1", "sort"]

@@ -239,6 +239,12 @@ def test_equal_documents_give_equal_pages() -> None:
     assert page_of(bench()) == page_of(bench())
 
 
+def test_a_schedule_that_was_replaced_is_that_of_layers() -> None:
+    entry = {"task": "small", "error": 1e-3, "before": "winograd", "after": "tiled"}
+    text = Elements(page_of(replaced=[{**entry, "layers": ["net.conv", "net.relu"]}, entry])).text
+    assert "winograd of net: conv, relu, by tiled." in text and "winograd of small, by tiled." in text
+
+
 def test_a_session_of_a_model_is_called_after_its_layers() -> None:
     document = {**session(), "layers": ["net.conv", "net.relu"]}
     page = session_page(document, NO_KERNEL, None, "stormdrop report 0123")

@@ -17,6 +17,7 @@ from rich.text import Text
 from ..errors import without_passwords
 from ..report import formatting
 from ..report.formatting import ascii_time, json_value, precision_in_words
+from ..report.layer_label import labels_of
 from .streams import filled
 
 LABEL = 48
@@ -193,6 +194,13 @@ def precision(entry: Mapping[str, Any] | None) -> None:
     """Prints which layers of a model are in bfloat16, if any may be."""
     if entry is not None:
         line(f"precision: {precision_in_words(entry)}")
+
+
+def fallbacks(document: Mapping[str, Any]) -> None:
+    """Prints which kernels of a model have a plain schedule, by their layers, if any has."""
+    if document.get("fallbacks"):
+        kernels = labels_of(document["fallbacks"], document.get("layers") or (), LABEL)
+        line(f"without a good sketch: {'; '.join(kernels)}")
 
 
 def foreign_parts(parts: Iterable[Mapping[str, Any]]) -> None:

@@ -190,6 +190,7 @@ class Replaced(TypedDict):
     error: float | None
     before: str
     after: str
+    layers: NotRequired[list[str]]
 
 
 class SizeOfModel(TypedDict):

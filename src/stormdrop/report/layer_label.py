@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 _NUMBER = re.compile(r"\d+")
 
@@ -59,6 +60,40 @@ def with_layers(name: str, layers: Sequence[str], width: int | None = 60) -> str
     """
     label = layer_label(layers, width)
     return f"{name} ({label})" if label else name
+
+
+def label_of(entry: Mapping[str, Any], width: int | None = None) -> str:
+    """What people call the kernel of an entry of a document: its layers, or its name if they are not known.
+
+    Args:
+        entry: Has the kernel's `name` (or `task`), and perhaps its `layers`.
+        width: The most characters of the layers. None is no bound.
+
+    Example:
+        >>> label_of({"name": "fused_conv2d_relu", "layers": ["features.4.conv", "features.4.relu"]})
+        'features.4: conv, relu'
+        >>> label_of({"task": "fused_conv2d_relu"})
+        'fused_conv2d_relu'
+    """
+    return layer_label(entry.get("layers") or (), width) or str(entry["name"] if "name" in entry else entry["task"])
+
+
+def labels_of(names: Iterable[str], layers: Iterable[Mapping[str, Any]], width: int | None = None) -> list[str]:
+    """What people call the kernels of these names.
+
+    Args:
+        names: The names of kernels.
+        layers: The entry `layers` of the model's document.
+        width: The most characters of the layers of a kernel. None is no bound.
+
+    Example:
+        >>> labels_of(["fused_sort", "sort1"], [{"name": "top.sort", "kernels": ["fused_sort"]}])
+        ['top.sort', 'sort1']
+    """
+    known = list(layers)
+    return [
+        layer_label([layer["name"] for layer in known if name in layer["kernels"]], width) or name for name in names
+    ]
 
 
 def _pattern(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ...machine.process.child_process import prepare
+from ...report.layer_label import label_of
 from ...tuning.options import TuneOptions
 from .. import options, output
 from ..flags import ModelFlags, spread
@@ -67,9 +68,9 @@ def _print(document: Mapping[str, Any]) -> None:
     output.line(f"verified: error {verified['max_error']:.1e} against {verified['against']}")
     output.precision(document["precision"])
     for entry in document["replaced"]:
-        output.line(f"replaced, because the model was wrong with it: {entry['before']} of {entry['task']}")
-    if document["fallbacks"]:
-        output.line(f"without a good sketch: {', '.join(document['fallbacks'])}")
+        kernel = label_of(entry, output.LABEL)
+        output.line(f"replaced, because the model was wrong with it: {entry['before']} of {kernel}")
+    output.fallbacks(document)
     output.foreign_parts(document["foreign"])
     output.line(f"{document['seconds']:.1f} s: {output.phases(document['phases'])}")
     output.line(f"saved: {document['artifact']}\ndigest: {document['digest']}")

@@ -12,7 +12,7 @@ import typer
 from ...errors import OperatorError, StormdropError, TargetError
 from ...machine.process.child_process import prepare
 from ...report.headline import headline, kernel_headline, never_tuned
-from ...report.layer_label import layer_label
+from ...report.layer_label import label_of
 from ...report.search_end import IN_WORDS, end_of
 from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SECONDS, TuneOptions
 from .. import completion, options, output
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 _COSTLIEST = 15  # kernels that a terminal shows
-_LABEL = 48  # characters of the layers of a kernel
 _LATE = 1.1
 """From this many times its time on, a tuning says that it took longer."""
 
@@ -268,14 +267,13 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine, fresh
     output.precision(document.get("precision"))
     for entry in document.get("replaced") or ():
         error = "" if entry["error"] is None else f" (error {entry['error']:.1e})"
-        kernel = layer_label(entry.get("layers") or ()) or entry["task"]
+        kernel = label_of(entry, output.LABEL)
         output.line(f"replaced, because the model was wrong with it: {entry['before']}{error} of {kernel}")
         output.line(f"  by {entry['after']}")
     output.foreign_parts(document.get("foreign") or ())
     for sentence in document.get("left_out") or ():
         output.line(f"at {machine.runner}: {sentence}")
-    if document.get("fallbacks"):
-        output.line(f"without a good sketch: {', '.join(document['fallbacks'])}")
+    output.fallbacks(document)
     _print_effort(document)
     left = never_tuned(document)
     if left:
@@ -299,7 +297,7 @@ def _print_kernels(tasks: Sequence[Mapping[str, Any]]) -> None:
     shown = ordered[:_COSTLIEST] if output.on_terminal() else ordered
     rows = [
         [
-            layer_label(task["layers"], _LABEL) or task["name"],
+            label_of(task, output.LABEL),
             task["name"],
             str(task["weight"]),
             output.seconds(each(task)),

@@ -14,6 +14,7 @@ from ..code import highlighted
 from ..diagnosis import why_not_faster
 from ..documents import Bench, Tuning
 from ..kernels import KernelView, kernel_views, layers_views
+from ..layer_label import label_of
 from ..plots.model_plots import latencies, over_time, roofline
 from ..plots.svg import Numbering
 from .bench_page import services_of
@@ -110,7 +111,7 @@ def _details(views: list[KernelView], numbering: Numbering) -> list[Details]:
             left -= min(most, len(program))
         plotted = search is not None and len(search["curve"]) > 1 and view.position <= _PLOTS
         curve = over_time(search["curve"], "best candidate") if search and plotted else None
-        title = f"The time of the best candidate of {view.name} during its search"
+        title = f"The time of the best candidate of {view.label} during its search"
         details.append(
             Details(view, why_not_faster(view), code, None if curve is None else numbering.inline(curve, title))
         )
@@ -154,7 +155,7 @@ def _sum_of_statuses(tuning: Tuning) -> dict[str, int]:
 def _errors(tuning: Tuning) -> list[tuple[str, str]]:
     """The most frequent error of each kernel that has one."""
     return [
-        (task["name"], kernel["search"]["error"])
+        (label_of(task), kernel["search"]["error"])
         for task, kernel in zip(tuning["tasks"], tuning["kernels"], strict=True)
         if kernel["search"] and kernel["search"]["error"]
     ]

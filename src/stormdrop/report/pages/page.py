@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..formatting import FILTERS
-from ..layer_label import layer_label
+from ..layer_label import label_of, layer_label
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -38,7 +38,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         lstrip_blocks=True,
     )
-    environment.filters.update(FILTERS, layer_label=layer_label)
+    environment.filters.update(FILTERS, layer_label=layer_label, label_of=label_of)
     environment.globals["script"] = _script
     environment.globals["policy"] = _policy
     return environment
