@@ -35,6 +35,21 @@ def test_a_kernel_goes_from_waiting_to_done() -> None:
     assert so_far(Answered(KERNEL, result)).state == "recorded"
 
 
+@pytest.mark.parametrize(
+    ("interrupted", "reason"),
+    [
+        (True, "interrupted before a candidate was measured: default schedule"),
+        (False, "no time left: default schedule"),
+    ],
+)
+def test_a_kernel_of_which_nothing_was_measured_says_why(interrupted: bool, reason: str) -> None:
+    result: Any = SimpleNamespace(trials=0, best=None, interrupted=interrupted)
+    task: Any = SimpleNamespace(name="dense", weight=3, layers=())
+    begun = ScheduledTask(task, Answered(KERNEL, result, TaskProgress(3, 1.0, ("tiled",), 0.0)))
+    begun.conclude()
+    assert (begun.tuned().kernel, begun.tuned().result, begun.tuned().reason) == (KERNEL, result, reason)
+
+
 def test_a_kernel_that_is_not_tuned() -> None:
     assert so_far(Plain("no sketch")) == dense("plain")
     assert so_far(Waiting(KERNEL, "no time left")).state == "plain"

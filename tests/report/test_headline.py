@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stormdrop.report.headline import headline, kernel_headline, never_tuned
+from stormdrop.report.headline import headline, kernel_headline, kernels_left, never_tuned
 
 
 def document(speedup: list[float] | None, *, disturbed: bool = False, **others: Any) -> dict[str, Any]:
@@ -120,6 +120,25 @@ def test_the_costliest_kernels_that_were_left_are_named_first() -> None:
     )
     assert never_tuned({"tasks": [{**tasks[0], "reason": "no sketch takes it"}]}) is None
     assert never_tuned({"tasks": [{**tasks[0], "seconds": 1e-5}]}) is None  # an earlier run has tuned it
+
+
+@pytest.mark.parametrize(
+    ("reasons", "said"),
+    [
+        (["interrupted before its turn"], "the interruption left 1 of 2 kernels untuned"),
+        (
+            ["no time left", "interrupted before a candidate was measured"],
+            "the interruption left 2 of 3 kernels untuned",
+        ),
+        (["no time left", "no trials left"], "no trials were left for 2 of 3 kernels"),
+        (["the machine (lock file x) was not free in time: y"], "nothing was measured of 1 of 2 kernels"),
+    ],
+)
+def test_kernels_that_were_never_tuned_are_named_whatever_the_reason(reasons: list[str], said: str) -> None:
+    left = [{"name": f"k{number}", "reason": f"{why}: default schedule"} for number, why in enumerate(reasons)]
+    document = {"tasks": [{"name": "tuned", "seconds": 1e-4, "reason": None}, *left]}
+    assert [task["name"] for task in kernels_left(document)] == [task["name"] for task in left]
+    assert never_tuned(document) == f"{said}: {', '.join(str(task['name']) for task in left)}"
 
 
 def test_kernels_are_named_by_their_layers() -> None:

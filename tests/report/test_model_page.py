@@ -239,6 +239,19 @@ def test_equal_documents_give_equal_pages() -> None:
     assert page_of(bench()) == page_of(bench())
 
 
+def test_kernels_that_were_never_tuned_are_listed() -> None:
+    document = tuning(interrupted=True)
+    for number, (task, seconds) in enumerate(zip(document["tasks"], (1e-4, 6e-4, None), strict=True)):
+        task |= {"untuned": seconds, "seconds": None if number < 2 else 1e-4}
+        task["reason"] = "interrupted before its turn: default schedule" if number < 2 else None
+    page = model_page(checked(document, Tuning, "it"), METADATA, "cd" * 32, "my.sd")
+    text = " ".join(Elements(page).text.split())
+    assert f"The interruption left 2 of 3 kernels untuned: large {HOSTILE} (86% of the untuned time), " in text
+    assert "net: conv, relu (14%). They have their default schedules; another tuning goes on with them" in text
+    assert '<li><a href="#kernel-2">net: conv, relu</a>, 100 µs of the untuned model</li>' in page
+    assert "of the untuned time" not in Elements(page_of()).text
+
+
 def test_a_schedule_that_was_replaced_is_that_of_layers() -> None:
     entry = {"task": "small", "error": 1e-3, "before": "winograd", "after": "tiled"}
     text = Elements(page_of(replaced=[{**entry, "layers": ["net.conv", "net.relu"]}, entry])).text

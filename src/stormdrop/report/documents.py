@@ -127,6 +127,8 @@ class Task(TypedDict):
     weight: int
     reason: str | None
     layers: NotRequired[list[str]]
+    seconds: NotRequired[float | None]
+    untuned: NotRequired[float | None]
 
 
 class Layer(TypedDict):

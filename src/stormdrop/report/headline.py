@@ -7,9 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from .formatting import ascii_time, in_ascii, ratios
-from .layer_label import layer_label
+from .layer_label import label_of
 
-_NAMED = 3  # kernels
+_NAMED, _LABEL = 3, 60  # kernels, and characters of the layers of each
+
+_LEFT = ": default schedule"  # how the reason of a kernel ends that could have been tuned
+
+_WHY = {
+    "interrupted": "the interruption left {} untuned",
+    "no trials left": "no trials were left for {}",
+    "no time left": "no time was left for {}",
+    "": "nothing was measured of {}",
+}
+"""What is said of such kernels, by how their reasons begin: what comes first here, if they have several."""
 
 
 def headline(document: Mapping[str, Any]) -> str:
@@ -103,8 +113,18 @@ def _why_not_timed(document: Mapping[str, Any]) -> str:
     return "no time was left for it, or one of the two failed"
 
 
+def kernels_left(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The entries of the kernels that were never tuned although they could have been, the costliest first.
+
+    Args:
+        document: The document of `stormdrop tune --json`.
+    """
+    left = [task for task in document["tasks"] if (task["reason"] or "").endswith(_LEFT) and not task.get("seconds")]
+    return sorted(left, key=lambda task: -(task.get("untuned") or 0.0))
+
+
 def never_tuned(document: Mapping[str, Any]) -> str | None:
-    """Which kernels were left with their default schedules because nothing of the budget was left; None if none was.
+    """Which kernels were left with their default schedules, and why; None if none was.
 
     The costliest come first.
 
@@ -112,27 +132,24 @@ def never_tuned(document: Mapping[str, Any]) -> str | None:
         document: The document of `stormdrop tune --json`.
 
     Example:
-        >>> task = {"name": "conv", "weight": 1, "seconds": None, "untuned": 2e-4, "reason": "no time left: default"}
+        >>> reason = "no time left: default schedule"
+        >>> task = {"name": "conv", "seconds": None, "untuned": 2e-4, "reason": reason}
         >>> never_tuned({"tasks": [task, {**task, "name": "mean", "untuned": 6e-4}]})
         'no time was left for 2 of 2 kernels: mean (75% of the untuned time), conv (25%)'
+        >>> never_tuned({"tasks": [{**task, "reason": "interrupted before its turn: default schedule"}]})
+        'the interruption left 1 of 1 kernels untuned: conv (100% of the untuned time)'
         >>> never_tuned({"tasks": []})
     """
-    tasks = document["tasks"]
-    ended = ("no time left", "no trials left")
-    left = [task for task in tasks if (task["reason"] or "").startswith(ended) and not task.get("seconds")]
+    tasks, left = document["tasks"], kernels_left(document)
     if not left:
         return None
     total = sum(task.get("untuned") or 0.0 for task in tasks)
-    ordered = sorted(left, key=lambda task: -(task.get("untuned") or 0.0))
-    shares = [f" ({task['untuned'] / total:.0%}" if task.get("untuned") and total else "" for task in ordered]
+    shares = [f" ({task['untuned'] / total:.0%}" if task.get("untuned") and total else "" for task in left]
     ends = [" of the untuned time)" if position == 0 else ")" for position in range(len(shares))]
     named = [
-        _name(task) + (share + end if share else "") for task, share, end in zip(ordered, shares, ends, strict=True)
+        label_of(task, _LABEL) + (share + end if share else "")
+        for task, share, end in zip(left, shares, ends, strict=True)
     ]
     rest = f", and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-    what = "trials were" if "trials" in left[0]["reason"].split(":")[0] else "time was"
-    return f"no {what} left for {len(left)} of {len(tasks)} kernels: {', '.join(named[:_NAMED])}{rest}"
-
-
-def _name(task: Mapping[str, Any]) -> str:
-    return layer_label(task.get("layers") or ()) or str(task["name"])
+    why = next(words for begin, words in _WHY.items() if any(task["reason"].startswith(begin) for task in left))
+    return f"{why.format(f'{len(left)} of {len(tasks)} kernels')}: {', '.join(named[:_NAMED])}{rest}"

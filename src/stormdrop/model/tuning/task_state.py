@@ -206,8 +206,13 @@ class ScheduledTask:
     def conclude(self) -> None:
         """Says why it has no tuned schedule, if it has none."""
         self.wait("no time left: default schedule")
-        if isinstance(self.state, Answered) and self.state.result.best is None and self.state.result.trials:
-            self.state = Plain("no candidate worked: plain schedule", self.state.result)
+        if not isinstance(self.state, Answered) or (result := self.state.result).best is not None:
+            return
+        if result.trials:
+            self.state = Plain("no candidate worked: plain schedule", result)
+        else:
+            ended = "interrupted before a candidate was measured" if result.interrupted else "no time left"
+            self.state = replace(self.state, reason=f"{ended}: default schedule")
 
     def so_far(self, now: bool) -> KernelProgress:
         """How far it is, for people.

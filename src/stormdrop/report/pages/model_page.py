@@ -13,6 +13,7 @@ from .. import formatting
 from ..code import highlighted
 from ..diagnosis import why_not_faster
 from ..documents import Bench, Tuning
+from ..headline import kernels_left, never_tuned
 from ..kernels import KernelView, kernel_views, layers_views
 from ..layer_label import label_of
 from ..plots.model_plots import latencies, over_time, roofline
@@ -76,6 +77,10 @@ def model_page(
         folded=[layer for layer in tuning.get("layers", []) if not layer["kernels"]],
         details=_details(views, numbering),
         timed_inside=tuning["profile"] is not None,
+        left=never_tuned(tuning),
+        untuned=[
+            (task, next((view for view in views if view.name == task["name"]), None)) for task in kernels_left(tuning)
+        ],
         kept=[view for view in views if view.kept_default and view.share is not None],
         outside=_outside(tuning),
         latency_plot=_latency_plot(tuning, bench, numbering),
