@@ -28,6 +28,7 @@ from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tuning.result import CompileResult
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.model.verification.verify import Reference
+from stormdrop.report.layer_label import layer_label
 from stormdrop.sketches.contract import Variant
 from stormdrop.tuning.options import TuneOptions
 
@@ -48,6 +49,10 @@ def test_a_model_in_bfloat16_is_verified_against_its_own_weights(model: Any) -> 
     assert not result.replaced
     entry = result.to_json()["precision"]
     assert entry["asked"] == "bf16" and entry["bfloat16"] == len(result.precision.low) < entry["layers"]
+    low, kept = entry["in_bfloat16"], entry["in_float32"]
+    assert sorted(each["name"] for each in low) == entry["tasks"] and kept
+    assert all(each["layers"] for each in (*low, *kept))
+    assert f"in float32: {layer_label(kept[0]['layers'], 48)}" in str(result.precision)
 
 
 def test_the_caller_sees_float32_and_the_artifact_says_the_precision(tmp_path: Path) -> None:

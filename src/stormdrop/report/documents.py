@@ -31,6 +31,13 @@ class Verified(TypedDict):
     against: str
 
 
+class NamedKernel(TypedDict):
+    """A kernel with the names of the layers that it computes."""
+
+    name: str
+    layers: list[str]
+
+
 class Precision(TypedDict):
     """Which layers of a model are in bfloat16, and what that costs."""
 
@@ -38,6 +45,8 @@ class Precision(TypedDict):
     layers: int
     bfloat16: int
     tasks: list[str]
+    in_bfloat16: NotRequired[list[NamedKernel]]
+    in_float32: NotRequired[list[NamedKernel]]
     error: float
     agreement: float | None
 

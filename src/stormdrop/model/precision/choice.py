@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...errors import ModelError
@@ -46,6 +48,7 @@ class PrecisionChoice:
         original: The model in float32.
         layers: The names of the tasks of its layers, at all of its sizes.
         low: Those of the layers that are in bfloat16.
+        computed: The names of the layers of the user's model that each of these tasks computes.
     """
 
     graph: Graph
@@ -54,6 +57,7 @@ class PrecisionChoice:
     original: Graph
     layers: tuple[str, ...] = ()
     low: tuple[str, ...] = ()
+    computed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -82,7 +86,7 @@ class PrecisionChoice:
                 accuracy.error,
                 allowed,
             )
-        return PrecisionReport(self.options.precision, self.layers, self.low, accuracy)
+        return PrecisionReport(self.options.precision, self.layers, self.low, accuracy, self.computed)
 
 
 @dataclass(frozen=True)
@@ -94,15 +98,17 @@ class PrecisionReport:
         layers: The names of the tasks of the model's layers, at all of its sizes.
         low: Those of the layers that are in bfloat16.
         accuracy: How far the model is from the one in float32.
+        computed: The names of the layers of the user's model that each of these tasks computes.
     """
 
     precision: str
     layers: tuple[str, ...]
     low: tuple[str, ...]
     accuracy: Accuracy
+    computed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """For example "52 of 54 layers in bfloat16; error 3.1e-03 against float32, top-1 agreement 98%"."""
+        """For example "52 of 53 layers in bfloat16; error 3.1e-03 against float32; in float32: classifier.1"."""
         return precision_in_words(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
@@ -112,9 +118,15 @@ class PrecisionReport:
             "layers": len(self.layers),
             "bfloat16": len(self.low),
             "tasks": sorted(set(self.low)),
+            "in_bfloat16": self._kernels(self.low),
+            "in_float32": self._kernels(Counter(self.layers) - Counter(self.low)),
             "error": self.accuracy.error,
             "agreement": self.accuracy.agreement,
         }
+
+    def _kernels(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        """The tasks of these names, each once, with the layers of the user's model that they compute."""
+        return [{"name": name, "layers": list(self.computed.get(name, ()))} for name in dict.fromkeys(names)]
 
 
 def in_precision(graph: Graph, references: list[Reference], options: TuneOptions, machine: Cpu) -> PrecisionChoice:
@@ -155,6 +167,7 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
         graph,
         tuple(names[index] for index in chosen.layers),
         tuple(names[index] for index in chosen.low),
+        {task.name: task.layers for task in graph.tasks if task.index in chosen.layers},
     )
 
 
