@@ -74,7 +74,9 @@ def mixed_reference(graph: Graph, original: Reference) -> Reference:
         raise ModelError(f"{graph.name}: in bfloat16 its outputs hold NaN or leave the range of numbers")
     usable = [one for one in usable if not one.holds_nan] or usable
     low = {
-        task.name for task in graph.tasks if any(str(parameter.dtype) == BFLOAT16 for parameter in task.function.params)
+        task.described
+        for task in graph.tasks
+        if any(str(parameter.dtype) == BFLOAT16 for parameter in task.function.params)
     }
 
     def kernels(model: CompiledModel, feeds: Feeds) -> dict[str, float]:

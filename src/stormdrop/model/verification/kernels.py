@@ -96,24 +96,20 @@ def kernel_errors(graph: Graph, model: CompiledModel, feeds: Feeds) -> dict[int,
     return errors
 
 
-def errors_by_name(
-    graph: Graph, model: CompiledModel, feeds: Feeds, every: bool = False, described: bool = False
-) -> dict[str, float]:
-    """As `kernel_errors`, by the names of the tasks.
+def errors_by_name(graph: Graph, model: CompiledModel, feeds: Feeds, every: bool = False) -> dict[str, float]:
+    """As `kernel_errors`, by the names of the tasks with their layers, for messages.
 
     Args:
         graph: The model as it was imported.
         model: The compiled model.
         feeds: Its inputs by name.
         every: Whether all kernels have to be compared, because the outputs tell nothing.
-        described: Whether the names say the layers of the tasks, too, for messages.
 
     Raises:
         ModelError: A kernel of the model is not compared: NumPy does not know its function, or the model runs on a
             board, which does not tell what it reads.
     """
-    words = {task.index: task.described for task in graph.tasks}
-    names = words if described else {task.index: task.name for task in graph.tasks}
+    names = {task.index: task.described for task in graph.tasks}
     errors = kernel_errors(graph, model, feeds)
     # A kernel that the program does not have became an in-place write of others.
     missing = (graph.called & set(model.symbols.values())) - errors.keys()
@@ -121,7 +117,7 @@ def errors_by_name(
         raise ModelError(
             f"{graph.name}: cannot be verified: each output holds one value on all inputs that were tried, so its "
             f"kernels have to be compared by themselves, and these cannot be: "
-            f"{', '.join(words[index] for index in sorted(missing))}; {HINT}"
+            f"{', '.join(names[index] for index in sorted(missing))}; {HINT}"
         )
     return {names[index]: error for index, error in errors.items()}
 

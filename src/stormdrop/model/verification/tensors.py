@@ -26,7 +26,7 @@ class LastReads:
     def __init__(self, graph: Graph, exact: ExactModel | None, saturating: Iterable[str]) -> None:
         self._exact = exact
         read = {
-            f"input {site.argument} of {graph.tasks[site.task].name} for output {output!r}": (variable, site)
+            f"input {site.argument} of {graph.tasks[site.task].described} for output {output!r}": (variable, site)
             for output, before in (() if exact is None else exact.before.items())
             for variable, site in before
         }

@@ -114,9 +114,7 @@ class Reference:
             expected=expected,
             sites=computing.last.sites,
             by_parts=computing.by_parts,
-            kernels=partial(errors_by_name, graph, every=not varies, described=True)
-            if not varies or expected[0].jumps
-            else None,
+            kernels=partial(errors_by_name, graph, every=not varies) if not varies or expected[0].jumps else None,
             given=given,
             varies=varies,
             after_saturation=computing.last.after_saturation,
