@@ -50,7 +50,6 @@ def wait(until: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_killed_three_times_and_resumed(tmp_path: Path) -> None:
     """Nothing is measured twice, what was recorded stays, and the model is right in the end."""
     source, database, artifact = tmp_path / "m.onnx", tmp_path / "records.db", tmp_path / "m.sd"

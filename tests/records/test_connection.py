@@ -170,7 +170,6 @@ def test_reports_of_the_database_are_one_line(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="limits on file sizes are POSIX")
 def test_a_full_disk_is_a_store_error_and_takes_nothing_of_the_batch(tmp_path: Path) -> None:
     script = """
 import resource, signal, sys

@@ -48,7 +48,6 @@ def start(script: str, path: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
 def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "r.db"
     process = start(WRITE_AND_WAIT, path)
@@ -75,7 +74,6 @@ def test_what_was_appended_survives_kill_9(tmp_path: Path) -> None:
         assert store.records(resumed)[15].position == 15
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is POSIX")
 def test_a_kill_in_the_middle_of_writing_leaves_whole_batches(tmp_path: Path) -> None:
     path = tmp_path / "r.db"
     script = WRITE_AND_WAIT.replace("range(5)", "range(100_000)").replace(

@@ -137,7 +137,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.compiles
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_killed_and_resumed(tmp_path: Path) -> None:
     """kill -9 in mid-run: the recorded prefix stays as it is, and nothing is measured twice."""
     script, database = tmp_path / "run.py", tmp_path / "records.db"

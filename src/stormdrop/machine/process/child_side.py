@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 _PR_SET_PDEATHSIG = 1
 
-SIGNALS = {getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGTERM", "SIGHUP")}
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 """What is sent to all processes of a terminal."""
 
 # `-c` lets a program import from the current folder, where anything may lie: it has exactly the given path instead.

@@ -22,6 +22,7 @@ import importlib.util
 import math
 import os
 import pickle
+import resource
 import selectors
 import signal
 import socket
@@ -364,8 +365,6 @@ def _retire() -> None:
 
 def _origin() -> object:
     """What a child inherits from the process that has started the server, and would inherit from this one."""
-    import resource
-
     limits = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
     status, groups, score = (Path(f"/proc/self/{name}").read_text() for name in ("status", "cgroup", "oom_score_adj"))
     umask = next((line for line in status.splitlines() if line.startswith("Umask")), "")
@@ -380,5 +379,4 @@ def _forget() -> None:
     _retired.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_forget)

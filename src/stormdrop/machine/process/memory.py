@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,10 +76,6 @@ def limit_memory(memory: int) -> None:
     Args:
         memory: The most bytes of address space; 0 is no bound.
     """
-    if sys.platform == "win32":
-        return
-    import resource
-
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if memory:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -19,17 +19,13 @@ of the time on an idle machine. The run delay tells the two apart. It is 0.2% of
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-
-try:
-    import resource
-except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ class Counters:
 
 def read_counters() -> Counters:
     """The counters of this process and of the cores that it may use. Reading takes some 0.2 ms."""
-    usage = None if resource is None else resource.getrusage(resource.RUSAGE_SELF)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     allowed = _allowed_cores()
     times = [core_times for core, core_times in enumerate(psutil.cpu_times(percpu=True)) if core in allowed]
     stolen = sum(getattr(core_times, "steal", 0.0) for core_times in times)
@@ -103,9 +99,9 @@ def read_counters() -> Counters:
     busy = sum(getattr(core_times, kind, 0.0) for core_times in times for kind in kinds)
     return Counters(
         wall=time.perf_counter(),
-        own_cpu=None if usage is None else usage.ru_utime + usage.ru_stime,
+        own_cpu=usage.ru_utime + usage.ru_stime,
         run_delay=_run_delay(),
-        involuntary=None if usage is None else usage.ru_nivcsw,
+        involuntary=usage.ru_nivcsw,
         busy=busy,
         stolen=stolen if times and hasattr(times[0], "steal") else None,
     )
