@@ -267,8 +267,8 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> Inter
     return Interval(middle, middle * math.exp(-half), middle * math.exp(half))
 
 
-def percentile_interval(samples: Sequence[float], percent: float, confidence: float = 0.95) -> Interval | None:
-    """A percentile of samples, and an interval that holds the true one with at least this confidence.
+def percentile_interval(samples: Sequence[float], percent: float) -> Interval | None:
+    """A percentile of samples, and an interval that holds the true one with a confidence of at least 95%.
 
     The interval ends at two order statistics that the binomial distribution selects, which is exact for independent
     samples of every continuous distribution. It says nothing if there are so few samples that even the largest may be
@@ -277,7 +277,6 @@ def percentile_interval(samples: Sequence[float], percent: float, confidence: fl
     Args:
         samples: The samples, in any order.
         percent: The percentile, between 0 and 100.
-        confidence: The confidence, between 0 and 1.
 
     Returns:
         The percentile with its interval; None if the samples are too few for an interval.
@@ -290,7 +289,7 @@ def percentile_interval(samples: Sequence[float], percent: float, confidence: fl
     """
     from scipy import special
 
-    n, fraction, tail = len(samples), percent / 100, (1 - confidence) / 2
+    n, fraction, tail = len(samples), percent / 100, 0.025
     # Counted from 1, the true percentile is below sample number r with the probability P(fewer than r are below it).
     ranks = range(1, n + 1)
     low = bisect.bisect_right(ranks, tail, key=lambda r: float(special.bdtr(r - 1, n, fraction)))

@@ -70,7 +70,7 @@ class Caches:
     undisturbed: bool = True
 
 
-def memory_rates(target: Cpu, refresh: bool = False, deadline: float = math.inf) -> MemoryRates:
+def memory_rates(target: Cpu, refresh: bool = False) -> MemoryRates:
     """The rates of this machine's memory and caches.
 
     The measurement takes some three seconds and waits for the machine-wide lock. It is kept per machine, as the peak
@@ -79,15 +79,13 @@ def memory_rates(target: Cpu, refresh: bool = False, deadline: float = math.inf)
     Args:
         target: This machine, with the number of cores to use.
         refresh: Measure even if the rates are known.
-        deadline: A reading of `time.perf_counter` after which the lock is not waited for any more.
 
     Raises:
-        LockTimeout: The machine was not free before the deadline.
         MeasureError: The target is another machine, or the measuring process fails.
     """
     if target.runner or target.triple:
         raise MeasureError(f"the memory of {target.name} cannot be measured here: it is another machine")
-    return _kept(target).get(lambda: _measure_in_child(target), refresh, deadline)
+    return _kept(target).get(lambda: _measure_in_child(target), refresh)
 
 
 def measure_caches_within(target: Machine, seconds: float) -> None:

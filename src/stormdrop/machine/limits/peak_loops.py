@@ -11,6 +11,7 @@ from ..process.memory import available_memory
 from .measuring import PATIENCE, best_window, compile_function, main_function
 from .peak import Peak
 
+_STEPS = 400_000  # multiplications and additions to each register in a window
 _COPIES = 10
 """Windows of the copy: each takes up to a tenth of a second, if the last cache is a large one."""
 
@@ -32,12 +33,11 @@ def _left(end: float) -> float:
     return max(0.0, end - time.perf_counter())
 
 
-def measure_flops(shape: Mapping[str, Any], steps: int = 400_000, patience: float = PATIENCE) -> tuple[float, bool]:
+def measure_flops(shape: Mapping[str, Any], patience: float = PATIENCE) -> tuple[float, bool]:
     """Measures the multiply-add loop in this process, which must use as many threads as the machine has cores.
 
     Args:
         shape: The machine, as `shape_of` describes it.
-        steps: How often each register is multiplied and added to in a window.
         patience: Seconds to wait for an undisturbed window.
 
     Returns:
@@ -48,13 +48,13 @@ def measure_flops(shape: Mapping[str, Any], steps: int = 400_000, patience: floa
 
     cores, lanes = int(shape["cores"]), int(shape["lanes"])
     vectors = accumulators(int(shape["registers"]))
-    kernel = compile_function(fma_function(cores, vectors, lanes, steps), shape["mcpu"], cores).jit()["main"]
+    kernel = compile_function(fma_function(cores, vectors, lanes, _STEPS), shape["mcpu"], cores).jit()["main"]
     # With a factor just above 1 and a small addend the sums neither overflow nor become denormal.
     factors = np.stack([np.full(lanes, 1.0000001), np.full(lanes, 1e-9)]).astype("float32")
     x = tvm.runtime.tensor(factors)
     out = tvm.runtime.tensor(np.zeros((cores, vectors * lanes), "float32"))
     seconds, undisturbed = best_window(lambda: kernel(x, out), cores, patience=patience)
-    return 2.0 * cores * vectors * lanes * steps / seconds, undisturbed
+    return 2.0 * cores * vectors * lanes * _STEPS / seconds, undisturbed
 
 
 def _measure_bandwidth(shape: Mapping[str, Any], patience: float) -> tuple[float, bool]:

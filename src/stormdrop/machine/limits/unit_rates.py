@@ -7,9 +7,8 @@ as the peak is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ class UnitRate:
         return "" if self.unit.used else "no kernel of this version uses it"
 
 
-def unit_rates(target: Cpu, refresh: bool = False, deadline: float = math.inf) -> tuple[UnitRate, ...]:
+def unit_rates(target: Cpu, refresh: bool = False) -> tuple[UnitRate, ...]:
     """The units of this machine with their measured rates.
 
     The measurement takes about two seconds and waits for the machine-wide lock. A unit whose loop ends the measuring
@@ -68,16 +67,14 @@ def unit_rates(target: Cpu, refresh: bool = False, deadline: float = math.inf) -
     Args:
         target: This machine, with the number of cores to use.
         refresh: Measure even if the rates are known.
-        deadline: A reading of `time.perf_counter` after which the lock is not waited for any more.
 
     Raises:
-        LockTimeout: The machine was not free before the deadline.
         MeasureError: The target is another machine, or the float32 loop cannot be measured.
     """
     if target.runner or target.triple:
         raise MeasureError(f"the units of {target.name} cannot be measured here: it is another machine")
     kept = KeptMeasurement(_path(target), _document, _read, lambda rates: all(rate.undisturbed for rate in rates))
-    return kept.get(lambda: _measure(target), refresh, deadline)
+    return kept.get(lambda: _measure(target), refresh)
 
 
 def _path(target: Cpu) -> Path:
@@ -98,34 +95,20 @@ def _read(document: Any) -> tuple[UnitRate, ...]:
     )
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """What one process found of a unit: both rates, and why the unit does not run."""
-
-    unit: Unit
-    float32: float
-    rate: float = 0.0
-    undisturbed: bool = True
-    problem: str = ""
-
-
 def _measure(target: Cpu) -> tuple[UnitRate, ...]:
     """The rates of all units, by one process, and by one more for each unit that ends a process."""
-    units, found = units_with(target.features), list[_Measured]()
+    units, found = units_with(target.features), list[tuple[float, UnitRate]]()
     while len(found) < len(units):
         found += _measure_in_child(target, units[len(found) :])
-    float32 = max((each.float32 for each in found), default=0.0)  # one yardstick: the best of all that were taken
-    return tuple(
-        UnitRate(each.unit, each.rate, each.rate / float32 if each.rate else 0.0, each.undisturbed, each.problem)
-        for each in found
-    )
+    float32 = max((yardstick for yardstick, _ in found), default=0.0)  # the best of all that were taken
+    return tuple(replace(unit, times_float32=unit.rate / float32 if unit.rate else 0.0) for _, unit in found)
 
 
-def _measure_in_child(target: Cpu, units: Sequence[Unit]) -> list[_Measured]:
-    """What is found of the first units: of all, or of those up to the one that ends the process."""
+def _measure_in_child(target: Cpu, units: Sequence[Unit]) -> list[tuple[float, UnitRate]]:
+    """The rate of float32 and that of each unit: of all, or of the first ones up to that which ends the process."""
     serve = f"{__package__}.unit_loops:serve_rates"
     child = ChildProcess(serve, (target, units), {"TVM_NUM_THREADS": str(target.cores)}, LOADS)
-    found: list[_Measured] = []
+    found: list[tuple[float, UnitRate]] = []
     try:
         if not child.answer(_TIMEOUT):  # it has loaded TVM and measured float32
             raise MeasureError(f"measuring this machine's units failed ({child.wait()}): {child.last_line()}")
@@ -133,9 +116,10 @@ def _measure_in_child(target: Cpu, units: Sequence[Unit]) -> list[_Measured]:
             answer = child.answer(_TIMEOUT)
             if answer is None:
                 problem = f"its loop ended the measuring process ({child.wait()}): {child.last_line()}"
-                found.append(_Measured(unit, 0.0, problem=problem))
+                found.append((0.0, UnitRate(unit, 0.0, 0.0, problem=problem)))
                 break
-            found.append(_Measured(unit, *answer))
+            float32, rate, undisturbed = answer
+            found.append((float32, UnitRate(unit, rate, 0.0, undisturbed)))
         return found
     except TimeoutError as error:
         raise MeasureError(f"measuring this machine's units took longer than {_TIMEOUT:.0f} s") from error
