@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,13 +12,12 @@ from .formatting import config, count, interval, percent, ratios, time
 from .headline import headline, kernel_headline
 from .layer_label import layer_label
 from .plots.model_plots import latencies, over_time
-from .plots.svg import inline
+from .plots.svg import Numbering
 from .search_end import IN_WORDS, end_of
 
 Document = Mapping[str, Any]
 
-_numbers = itertools.count(1)
-"""Numbers the plots of this process: a notebook shows several, and their inner names must differ."""
+_numbering = Numbering("notebook-")  # of the plots of this process: a notebook shows several
 
 _MOST_KERNELS = 8
 _LABEL = 44  # characters of the layers of a kernel
@@ -197,6 +195,5 @@ def _ended(document: Document) -> str:
 def _plot(figure: Figure | None, title: str) -> Markup:
     if figure is None:
         return Markup()
-    return Markup('<div style="fill:currentColor;font-family:sans-serif">{}</div>').format(
-        inline(figure, title, f"notebook-{next(_numbers)}-")
-    )
+    plot = _numbering.inline(figure, title)
+    return Markup('<div style="fill:currentColor;font-family:sans-serif">{}</div>').format(plot)

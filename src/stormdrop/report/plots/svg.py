@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import matplotlib as mpl
 from markupsafe import Markup, escape
@@ -27,10 +27,14 @@ _SPACE = re.compile(r"\n\s*")
 
 
 class Numbering:
-    """Gives each plot of a page its own prefix for the names inside it, which would collide otherwise."""
+    """Gives each plot of a page its own prefix for the names inside it, which would collide otherwise.
 
-    def __init__(self) -> None:
-        self._numbers: Iterator[int] = itertools.count(1)
+    Args:
+        prefix: The beginning of all of these prefixes.
+    """
+
+    def __init__(self, prefix: str = "p") -> None:
+        self._prefix, self._numbers = prefix, itertools.count(1)
 
     def inline(self, figure: Figure, title: str) -> Markup:
         """A figure as an element of a page.
@@ -42,7 +46,26 @@ class Numbering:
         Returns:
             The element.
         """
-        return inline(figure, title, f"p{next(self._numbers)}-")
+        prefix = f"{self._prefix}{next(self._numbers)}-"
+        file = io.StringIO()
+        # Text stays text; names depend on what is drawn, so that equal documents give equal pages.
+        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "stormdrop"}):
+            FigureCanvasSVG(figure)
+            figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        text = _COMMENT.sub("", _METADATA.sub("", _PROLOGUE.sub("", file.getvalue())))
+        text = _FONTS.sub("", text)  # the page has its own
+        used = {name for _, name in _REFERENCE.findall(text)}
+        text = _ID.sub(lambda found: f' id="{prefix}{found[1]}"' if found[1] in used else "", text)
+        text = _REFERENCE.sub(lambda found: f"{found[1]}{prefix}{found[2]}", text)
+        width = 72 * figure.get_figwidth()  # in points; a page shows it from 0.75 to 1.53 pixels a point
+        style = f"min-width:{0.75 * width:.0f}px;max-width:{1.53 * width:.0f}px"
+        text = _SIZE.sub(
+            lambda found: f'{found[1]}role="img" aria-label="{escape(title)}" style="{style}"', text, count=1
+        )
+        for number, colour in enumerate(COLOURS):
+            own = "currentColor" if colour == _BLACK else f"var(--plot{number}, {colour.lower()})"
+            text = text.replace(colour.lower(), own)
+        return Markup(_SPACE.sub("\n", text))
 
 
 def plot(height: float = 2.8, width: float = 6.4) -> tuple[Figure, Axes]:
@@ -94,30 +117,3 @@ def plain(name: str, most: int = 28) -> str:
     """
     cut = name if len(name) <= most else f"{name[: most - 1]}…"
     return cut.replace("$", r"\$")
-
-
-def inline(figure: Figure, title: str, prefix: str) -> Markup:
-    """A figure as an element.
-
-    Args:
-        figure: The figure. What it draws in black has the colour of the text around it.
-        title: What it shows, in words, for readers who do not see it.
-        prefix: The beginning of all names inside it, which have to differ from those of other plots.
-    """
-    file = io.StringIO()
-    # Text stays text; names depend on what is drawn, so that equal documents give equal pages.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "stormdrop"}):
-        FigureCanvasSVG(figure)
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    text = _COMMENT.sub("", _METADATA.sub("", _PROLOGUE.sub("", file.getvalue())))
-    text = _FONTS.sub("", text)  # the page has its own
-    used = {name for _, name in _REFERENCE.findall(text)}
-    text = _ID.sub(lambda found: f' id="{prefix}{found[1]}"' if found[1] in used else "", text)
-    text = _REFERENCE.sub(lambda found: f"{found[1]}{prefix}{found[2]}", text)
-    width = 72 * figure.get_figwidth()  # in points; a page shows it from 0.75 to 1.53 pixels a point
-    style = f"min-width:{0.75 * width:.0f}px;max-width:{1.53 * width:.0f}px"
-    text = _SIZE.sub(lambda found: f'{found[1]}role="img" aria-label="{escape(title)}" style="{style}"', text, count=1)
-    for number, colour in enumerate(COLOURS):
-        own = "currentColor" if colour == _BLACK else f"var(--plot{number}, {colour.lower()})"
-        text = text.replace(colour.lower(), own)
-    return Markup(_SPACE.sub("\n", text))
