@@ -41,9 +41,9 @@ def test_guaranteed_parts_are_never_more_than_what_is_granted() -> None:
     assert Budget(1000, None, 0.0).guaranteed(0, parts)[0] == 250
 
 
-@pytest.mark.parametrize(("reserve", "kept"), [(0.0, 15.0), (20.0, 20.0), (90.0, 30.0)])
-def test_what_compiling_takes_is_kept_within_bounds(reserve: float, kept: float) -> None:
-    budget = Budget(None, 100.0, perf_counter(), reserve)
+@pytest.mark.parametrize(("build", "verify", "kept"), [(None, 0.0, 15.0), (2.0, 1.0, 9.0), (90.0, 1.0, 30.0)])
+def test_what_compiling_takes_is_kept_within_bounds(build: float | None, verify: float, kept: float) -> None:
+    budget = Budget(None, 100.0, perf_counter(), build, verify)
     assert budget.left_to_measure == pytest.approx(100.0 - kept, abs=1.0)
     assert budget.left == pytest.approx(90.0 - kept, abs=1.0)
 

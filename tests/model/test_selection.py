@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from stormdrop.model.building.tuned_task import TunedTask
 from stormdrop.model.profile import KernelTime, Profile
 from stormdrop.model.tuning import selection
-from stormdrop.model.tuning.selection import combinations_to_compare, fastest_combination
+from stormdrop.model.tuning.selection import combinations_to_compare, fastest_combination, unproven
 from stormdrop.tuning.result import Best
 
 
@@ -46,25 +47,61 @@ class Model:
         self.combination, self.symbols = combination, {"first": 0, "second": 1}
 
 
-@pytest.mark.parametrize(("other", "wins"), [(0.9, True), (0.999, False), (1.2, False)])
-def test_a_schedule_that_is_surely_faster_inside_replaces_the_winner(
-    monkeypatch: pytest.MonkeyPatch, other: float, wins: bool
-) -> None:
+def timed(monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float]) -> None:
+    """Kernel "first" takes these seconds with the schedule of that x, and "second" one second, nearly."""
     rng = np.random.default_rng(0)
 
     def measured(models: Any, _: Any, rounds: int) -> list[Profile]:
         def times(factor: float) -> list[float]:
             return list(factor * (1 + 0.01 * rng.standard_normal(rounds)))
 
-        return [
-            Profile(3.0, [KernelTime("first", 1, times(other if index else 1)), KernelTime("second", 1, times(1))])
-            for index, _ in enumerate(models)
-        ]
+        first = [seconds[model.combination[0][1]["x"]] for model in models]
+        return [Profile(3.0, [KernelTime("first", 1, times(x)), KernelTime("second", 1, times(1))]) for x in first]
 
     monkeypatch.setattr(selection, "profiles", measured)
-    first: Any = {0: ("sketch", {"x": 0}), 1: ("sketch", {"x": 0})}
-    second: Any = {0: ("sketch", {"x": 1}), 1: ("sketch", {"x": 0})}
+
+
+def of(x: int) -> Any:
+    return {0: ("sketch", {"x": x}), 1: ("sketch", {"x": 0})}
+
+
+@pytest.mark.parametrize(("other", "wins"), [(0.9, True), (0.999, False), (1.2, False)])
+def test_a_schedule_that_is_surely_faster_inside_replaces_the_winner(
+    monkeypatch: pytest.MonkeyPatch, other: float, wins: bool
+) -> None:
+    timed(monkeypatch, {0: 1.0, 1: other})
+    first, second = of(0), of(1)
     models: Any = [Model(first), Model(second)]
     final, model = fastest_combination([first, second], models, Model, [{}], 15)  # type: ignore[arg-type]
     assert final[0] == (second if wins else first)[0] and final[1] == first[1]
     assert model.combination == final  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("default", "third", "stands"),
+    [
+        pytest.param(1.2, 2.0, 0, id="the winner is faster"),
+        pytest.param(1.0, 2.0, 1, id="it is not, so the default stands"),
+        pytest.param(0.8, 2.0, 1, id="it is slower"),
+        pytest.param(1.0, 0.8, 2, id="another finalist is faster than both"),
+        pytest.param(1.2, 1.1, 0, id="another finalist is slower than the winner"),
+    ],
+)
+def test_a_winner_that_has_not_raced_stands_only_if_it_is_faster_inside(
+    monkeypatch: pytest.MonkeyPatch, default: float, third: float, stands: int
+) -> None:
+    timed(monkeypatch, {0: 1.0, 1: default, 2: third})
+    combinations = [of(0), of(1), of(2)]
+    models: Any = [Model(each) for each in combinations]
+    final, model = fastest_combination(combinations, models, Model, [{}], 15, {0, 1})  # type: ignore[arg-type]
+    assert final == of(stands)
+    assert model.combination == final  # type: ignore[attr-defined]
+
+
+def test_winners_without_an_undisturbed_race_are_unproven() -> None:
+    def task(index: int, baseline: float | None, disturbed: bool) -> Any:
+        result = SimpleNamespace(best=best({"x": 0}, 1.0), proven=baseline is not None and not disturbed)
+        return TunedTask(Task(index), None, result)  # type: ignore[arg-type]
+
+    tasks = [task(0, 1.0, False), task(1, None, False), task(2, 1.0, True), TunedTask(Task(3), None, None)]  # type: ignore[arg-type]
+    assert unproven(tasks) == {1, 2}

@@ -98,10 +98,21 @@ def decide(
         return RaceResult(fastest, samples[fastest], None, None, None)
     alpha = ALPHA / (races * max(1, len(samples) - 1))
     others = {candidate: times for candidate, times in samples.items() if candidate != default}
-    ratios = {candidate: ratio_interval(base, times, 1 - alpha) for candidate, times in others.items()}
-    significant = {candidate: ratio for candidate, ratio in ratios.items() if ratio.low > 1}
+    faster = [candidate for candidate, times in others.items() if is_faster(times, base, alpha, disturbed)]
+    winner = min(faster, key=median.__getitem__, default=default)
+    ratio = None if winner == default else ratio_interval(base, samples[winner], 1 - alpha)
+    claimed = None if disturbed or ratio is None or ratio.low <= 1 else ratio
+    return RaceResult(winner, samples[winner], base, claimed, ratio)
+
+
+def is_faster(challenger: Sequence[float], incumbent: Sequence[float], alpha: float, disturbed: bool) -> bool:
+    """Whether a schedule is faster than another one in interleaved rounds: significantly, or beyond doubt.
+
+    Args:
+        challenger: Its seconds, one per round.
+        incumbent: The seconds of the other one in the same rounds.
+        alpha: The probability to be wrong.
+        disturbed: Whether something else used the machine.
+    """
     beyond_doubt = plainly_faster_beside_load if disturbed else plainly_faster
-    plain = [candidate for candidate, times in others.items() if beyond_doubt(times, base, alpha)]
-    winner = min([*significant, *plain], key=median.__getitem__, default=default)
-    claimed = None if disturbed else significant.get(winner)
-    return RaceResult(winner, samples[winner], base, claimed, ratios.get(winner))
+    return ratio_interval(incumbent, challenger, 1 - alpha).low > 1 or beyond_doubt(challenger, incumbent, alpha)

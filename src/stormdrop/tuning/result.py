@@ -33,8 +33,8 @@ class KernelProgress:
         state: "waiting", "tuning" (now), "paused", "done", "recorded" (earlier records have answered) or "plain" (it
             is not tuned).
         trials: Distinct candidates measured.
-        best_seconds: Seconds of a call of the fastest so far, inside the model if the default was timed there; None before
-            anything has worked.
+        best_seconds: Seconds of a call of the fastest so far, inside the model if the default was timed there; None
+            before anything has worked.
         layers: The names of the layers of the model that its calls compute; see `report.layer_label`.
         untuned_seconds: Seconds of a call in the model with default schedules; None if that was not timed.
     """
@@ -291,6 +291,11 @@ class SearchResult:
         elif self.suspect:
             lines.append(f"disturbed something else used the machine during {self.suspect} measurements")
         return "\n  ".join(lines)
+
+    @property
+    def proven(self) -> bool:
+        """Whether the best has raced with the default, and nothing else used the machine meanwhile."""
+        return self.baseline is not None and not self.disturbed
 
     @property
     def why_no_best(self) -> str:

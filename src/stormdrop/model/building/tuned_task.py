@@ -28,6 +28,7 @@ class TunedTask:
             was left for more.
         untuned: Seconds that its calls took in the model with default schedules, before the tuning; None if that was
             not measured.
+        kept_default: Whether its default schedule stands, because the fastest one is not faster inside the model.
     """
 
     task: Task
@@ -35,6 +36,7 @@ class TunedTask:
     result: TuneResult | None
     reason: str | None = None
     untuned: float | None = None
+    kept_default: bool = False
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -54,6 +56,7 @@ class TunedTask:
             "weight": self.task.weight,
             "reason": self.reason,
             "untuned": self.untuned,
+            "kept_default": self.kept_default,
         }
         keys = ("sketch", "seconds", "gflops", "percent_of_peak", "gigabytes_per_second", "config")
         if self.result is None:

@@ -9,7 +9,11 @@ from dataclasses import dataclass
 
 from ...tuning.race import RACE_SECONDS
 
-_RESERVE = 0.15  # of a time budget: compiling and verifying come after the tuning
+CHECKS = 0.05
+"""The share of a time budget that the last verification and the last timing take."""
+
+_RESERVE = 0.15  # of a time budget: compiling and verifying come after the tuning, if nobody knows what they take
+_BUILDS = 1.5  # of the model: that of the winners, and of what other finalists have in place of them
 _MOST_RESERVE = 0.3  # of a time budget, however long compiling takes
 _RACES = 0.1  # of a time budget: the last races of all tasks
 _GUARANTEED = 0.4  # of a time budget: what the tasks are guaranteed together
@@ -26,14 +30,15 @@ class Budget:
         trials: The most candidates to measure; None is no bound.
         seconds: The most wall seconds; None is no bound.
         begin: When the seconds began to count, a reading of `time.perf_counter`.
-        reserve: The seconds that compiling and verifying are expected to take after the tuning; at least a share of
-            the seconds is kept for them.
+        build_seconds: Seconds that compiling the model takes; None if that is not known.
+        verify_seconds: Seconds that verifying it takes.
     """
 
     trials: int | None
     seconds: float | None
     begin: float
-    reserve: float = 0.0
+    build_seconds: float | None = None
+    verify_seconds: float = 0.0
 
     def guaranteed(self, position: int, shares: Sequence[float]) -> tuple[int | None, float | None]:
         """Trials and seconds that the task at this position is guaranteed, whatever the others do.
@@ -58,8 +63,10 @@ class Budget:
         """Seconds left for searching and for the last races."""
         if self.seconds is None:
             return math.inf
-        reserve = min(max(self.reserve, _RESERVE * self.seconds), _MOST_RESERVE * self.seconds)
-        return self.seconds - reserve - self.elapsed
+        expected = _RESERVE * self.seconds
+        if self.build_seconds is not None:
+            expected = _BUILDS * self.build_seconds + self.verify_seconds + CHECKS * self.seconds
+        return self.seconds - min(expected, _MOST_RESERVE * self.seconds) - self.elapsed
 
     def left_before(self, share: float) -> float:
         """Seconds left, without the share of the whole time that is kept for what comes later."""

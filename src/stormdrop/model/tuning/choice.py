@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time as clock
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...measure.timing import rounds_within
@@ -14,15 +14,19 @@ from ..building.builder import ModelBuilder
 from ..building.tuned_task import Choice, TunedTasks
 from ..inputs.samples import Feeds
 from .baseline import Baseline
-from .budget import Budget
+from .budget import CHECKS, Budget
 from .latency import execution_seconds
-from .selection import MAX_COMBINATIONS, combinations_to_compare, fastest_combination, fastest_on_board
+from .selection import (
+    MAX_COMBINATIONS,
+    combinations_to_compare,
+    fastest_combination,
+    fastest_on_board,
+    unproven,
+)
 from .tuning_run import TuningRun
 
-CHECKS = 0.05
-"""The share of a time budget that verification and the last timing take."""
-
 _EXECUTIONS = 2 * (MAX_COMBINATIONS + 2)  # of models per round, to find out which combination is the fastest
+_DOUBT_SECONDS = 0.5  # that a comparison may take, even if no time is left, if winners have not raced
 _COMPARING = 0.3  # of the time that is left for the choice; the rest is for compiling
 
 
@@ -34,13 +38,15 @@ class Chosen:
         model: The model with the fastest combination of schedules.
         combination: The schedule of each task.
         untuned: The model with all default schedules; None if it was not built.
-        replaced: The names of the tasks whose winner gave way to another finalist.
+        replaced: The names of the tasks whose winner gave way to another schedule.
+        defaults: The indices of those of them whose default schedule stands.
     """
 
     model: CompiledModel
     combination: Mapping[int, Choice]
     untuned: CompiledModel | None
-    replaced: Sequence[str]
+    replaced: Sequence[str] = ()
+    defaults: Collection[int] = ()
 
 
 def choose(
@@ -66,7 +72,7 @@ def choose(
     winners = builder.winners
     first = run.despite_interruption(lambda: builder.build(winners))
     taken = clock.perf_counter() - start
-    alone = Chosen(first, winners, baseline.model, [])
+    alone = Chosen(first, winners, baseline.model)
     if run.interrupted:
         return alone
     try:
@@ -75,10 +81,12 @@ def choose(
         combinations = combinations_to_compare(tuned.tasks, winners, builder.defaults)
         left = budget.left_before(CHECKS)
         seconds = sum(execution_seconds(first, of_size) for of_size in feeds)
-        rounds = rounds_within([_EXECUTIONS * seconds], _COMPARING * left)
+        rounds = rounds_within([_EXECUTIONS * seconds], max(_COMPARING * left, _DOUBT_SECONDS))
         # Each further model, and the final one, take about as long to compile as the first.
         affordable = (1 - _COMPARING) * left / taken - 1 + (untuned is not None)
-        combinations = combinations[: 1 + max(0, math.floor(min(affordable, len(combinations))))]
+        doubtful = unproven(tuned.tasks)
+        settles = untuned is not None and bool(doubtful) and rounds * _EXECUTIONS * seconds <= max(left, _DOUBT_SECONDS)
+        combinations = combinations[: 1 + max(int(settles), math.floor(min(affordable, len(combinations))))]
         if len(combinations) == 1:
             return alone
         run.say("comparing finalists inside the model")
@@ -87,9 +95,10 @@ def choose(
         if isinstance(first, BoardModel):
             final, model = fastest_on_board(combinations, built, feeds, rounds)
         else:
-            final, model = fastest_combination(combinations, built, builder.build, feeds, rounds)
+            final, model = fastest_combination(combinations, built, builder.build, feeds, rounds, doubtful)
     except KeyboardInterrupt:
         run.interrupted = True
         return alone
-    replaced = [task.task.name for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
-    return Chosen(model, final, built[1], replaced)
+    replaced = [task.task for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
+    defaults = {task.index for task in replaced if final[task.index] == builder.defaults[task.index]}
+    return Chosen(model, final, built[1], [task.name for task in replaced], defaults)

@@ -29,6 +29,7 @@ from .tuning_run import TuningRun
 
 _LOCK_SECONDS = 0.5  # that the machine is waited for before the last timing, even if no time is left
 _LATENCY_SECONDS = 5.0  # of the last timing, at most, except for very slow models
+_LEAST_SECONDS = 0.25  # that it takes, even if no time is left: three rounds beside other load say nothing
 _PROFILE_SECONDS = 0.5  # of the timing of the kernels inside the model, at most, except for slow models
 
 _MOST = 0.5
@@ -110,9 +111,9 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
     """Times models at their sizes in turns, alone on the machine.
 
     A round that was disturbed is taken again, as often as there are rounds and as long as the run has time left. There
-    are as few rounds as possible if it has none, and after Ctrl-C. If another process keeps the machine until the run
-    should end, the few rounds that are taken beside it count as disturbed. Ctrl-C ends the timing: what was timed by
-    then is what is known, and NaN if it is too little.
+    are few rounds if it has none, and as few as possible after Ctrl-C. If another process keeps the machine until the
+    run should end, the few rounds that are taken beside it count as disturbed. Ctrl-C ends the timing: what was timed
+    by then is what is known, and NaN if it is too little.
 
     Args:
         calls: What is timed.
@@ -132,7 +133,7 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
     try:
         watch = LoadWatch(cores)
         turns = [2 * execution_seconds(model, feeds) for model, feeds in calls]
-        wanted = rounds_within(turns, _granted(run, _LATENCY_SECONDS))
+        wanted = rounds_within(turns, _granted(run, _LATENCY_SECONDS, _LEAST_SECONDS))
         until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
         with suppress(LockTimeout), closing(MachineLock()) as lock, lock.exclusive(until):
             while len(quiet) < wanted and len(every) < 2 * wanted and (len(every) < wanted or run.has_time):
@@ -141,7 +142,7 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
                 every.append([execution_seconds(model, feeds) for model, feeds in calls])
                 if not watch.suspect(read_counters() - before):
                     quiet.append(every[-1])
-        while len(every) < FEWEST_ROUNDS:  # another process keeps the machine
+        while len(every) < min(wanted, rounds_within(turns, _LEAST_SECONDS)):  # another process keeps the machine
             every.append([execution_seconds(model, feeds) for model, feeds in calls])
     except KeyboardInterrupt:
         run.interrupted = True
@@ -186,17 +187,19 @@ def inside_profile(model: CompiledModel, feeds: Feeds, run: TuningRun) -> Profil
     return None
 
 
-def _granted(run: TuningRun, most: float) -> float:
-    """The seconds that a timing may take: at most those that the run has left, and none after Ctrl-C."""
+def _granted(run: TuningRun, most: float, least: float = 0.0) -> float:
+    """The seconds that a timing may take: those that the run has left, within bounds, and none after Ctrl-C."""
     if run.interrupted:
         return 0.0
-    return most if run.left is None else min(most, run.left)
+    return most if run.left is None else max(least, min(most, run.left))
 
 
 def _rounds_on_board(calls: Sequence[Call], run: TuningRun) -> list[list[float]]:
     try:
         seconds = [execution_seconds(model, feeds) for model, feeds in calls]
-        return in_turns(calls, rounds_within([2 * each for each in seconds], _granted(run, _LATENCY_SECONDS)))
+        return in_turns(
+            calls, rounds_within([2 * each for each in seconds], _granted(run, _LATENCY_SECONDS, _LEAST_SECONDS))
+        )
     except KeyboardInterrupt:
         run.interrupted = True
         return []

@@ -14,13 +14,13 @@ A task has one schedule for all sizes of the model, so its time is that of its c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
 from ...statistics import ratio_interval
-from ...tuning.race import ALPHA
+from ...tuning.race import ALPHA, is_faster
 from ..artifact.artifact import CompiledModel
 from ..building.board import in_turns
 from ..building.tuned_task import Choice, TunedTask
@@ -34,6 +34,15 @@ MAX_COMBINATIONS = 4
 
 _NEAR = 1.15
 """A finalist that takes longer than this times the winner's time, each alone, is not tried inside the model."""
+
+
+def unproven(tasks: Sequence[TunedTask]) -> frozenset[int]:
+    """The tasks whose winner did not race with the default, or beside other load only, by their index."""
+    return frozenset(
+        task.task.index
+        for task in tasks
+        if task.result is not None and task.result.best is not None and not task.result.proven
+    )
 
 
 def combinations_to_compare(
@@ -71,30 +80,37 @@ def fastest_combination(
     build: Callable[[Combination], CompiledModel],
     feeds: Sequence[Mapping[str, NDArray[Any]]],
     rounds: int,
+    doubtful: Collection[int] = (),
 ) -> tuple[dict[int, Choice], CompiledModel]:
     """Finds the fastest schedule of each task inside the model.
 
     Args:
-        combinations: What to compare; the first one is kept unless another schedule is significantly faster.
+        combinations: What to compare: the winners, the defaults, and others. A winner is kept unless another schedule
+            is significantly faster.
         models: The model of each combination.
         build: Builds the model of another combination.
         feeds: The model's inputs by name, for each of its sizes.
         rounds: How often each model is executed.
+        doubtful: The tasks whose winner stands only if it is faster than the default here.
 
     Returns:
         The combination of the fastest schedules, and its model.
     """
-    incumbent, first = dict(combinations[0]), models[0]
+    winners, first = dict(combinations[0]), models[0]
     seconds = _measured(models, feeds, rounds)
-    improved = _replace_slower(combinations, seconds)
-    if improved == incumbent:
-        return incumbent, first
-    # The replaced kernels have other neighbours now than when they were timed.
+    standing = _without_doubt(combinations, seconds, doubtful)
+    improved = _replace_slower(standing, combinations, seconds)
+    if improved == winners:
+        return winners, first
     candidate = build(improved)
+    if improved == standing:
+        return improved, candidate
+    # The replaced kernels have other neighbours now than when they were timed.
     before, after = _measured([first, candidate], feeds, rounds)
-    changed = [index for index in improved if improved[index] != incumbent.get(index)]
-    ratio = ratio_interval(_total(before, changed), _total(after, changed))
-    return (improved, candidate) if ratio.low > 1 else (incumbent, first)
+    changed = [index for index in improved if improved[index] != standing.get(index)]
+    if ratio_interval(_total(before, changed), _total(after, changed)).low > 1:
+        return improved, candidate
+    return (winners, first) if standing == winners else (standing, build(standing))
 
 
 def fastest_on_board(
@@ -126,25 +142,53 @@ def fastest_on_board(
     return dict(combinations[best]), models[best]
 
 
-def _replace_slower(
-    combinations: Sequence[Combination], seconds: Sequence[Mapping[int, Sequence[float]]]
+def _without_doubt(
+    combinations: Sequence[Combination], seconds: Sequence[Mapping[int, Sequence[float]]], doubtful: Collection[int]
 ) -> dict[int, Choice]:
-    """The first combination, with each schedule that another one significantly beats replaced by the fastest of those.
+    """The winners, with the default in place of each doubtful one that is not faster than it.
+
+    `seconds` are, for each combination, the times of each task by round; the first two are the winners and defaults.
+    """
+    standing = dict(combinations[0])
+    if len(combinations) < 2:
+        return standing
+    for index in doubtful:
+        winner, default = (times.get(index) for times in seconds[:2])
+        choice = combinations[1].get(index)
+        if winner is None or default is None or choice is None or choice == standing.get(index):
+            continue
+        if not is_faster(winner, default, ALPHA / len(doubtful), disturbed=True):
+            standing[index] = choice
+    return standing
+
+
+def _replace_slower(
+    standing: Combination, combinations: Sequence[Combination], seconds: Sequence[Mapping[int, Sequence[float]]]
+) -> dict[int, Choice]:
+    """What stands, with each schedule that another one significantly beats replaced by the fastest of those.
 
     `seconds` are, for each combination, the times of each task by round. `ALPHA` is the probability of an error
     in all comparisons together; each single comparison has an accordingly smaller one (Bonferroni).
     """
-    incumbent, incumbent_seconds = combinations[0], seconds[0]
+    times_of = {
+        index: next(
+            times[index]
+            for combination, times in zip(combinations, seconds, strict=True)
+            if combination.get(index) == choice and index in times
+        )
+        for index, choice in standing.items()
+        if index in seconds[0]
+    }
     comparisons = [
         (index, combination[index], times[index])
-        for index in incumbent_seconds
-        for combination, times in zip(combinations[1:], seconds[1:], strict=True)
-        if index in times and combination.get(index) != incumbent.get(index)
+        for index in times_of
+        for combination, times in zip(combinations, seconds, strict=True)
+        if index in times and combination.get(index) != standing[index]
     ]
     confidence = 1 - ALPHA / max(1, len(comparisons))
-    improved, fastest = dict(incumbent), dict(incumbent_seconds)
+    improved, fastest = dict(standing), dict(times_of)
     for index, choice, times in comparisons:
-        faster = ratio_interval(incumbent_seconds[index], times, confidence).low > 1
+        faster = ratio_interval(times_of[index], times, confidence).low > 1
         if faster and sum(times) < sum(fastest[index]):
             improved[index], fastest[index] = choice, times
     return improved

@@ -215,7 +215,9 @@ def tune_model_with(
     _measure(machine, run)
     tasks = _tasks(job)
     baseline = _baseline(job, tasks)
-    budget = Budget(options.trials, run.seconds, run.begin, _reserve(baseline, run))
+    build_seconds = None if baseline.model is None else baseline.build_seconds
+    # The references are there when it is verified again, so that it takes half as long.
+    budget = Budget(options.trials, run.seconds, run.begin, build_seconds, run.phases["verify"] / 2)
     tuned = _tuned(job, tasks, budget, store, fleet)
     final = _final(job, tuned, budget, baseline)
     run.say_if_late(given.graph.name)
@@ -367,11 +369,6 @@ def _baseline(job: _Job, tasks: Sequence[ScheduledTask]) -> Baseline:
     return baseline
 
 
-def _reserve(baseline: Baseline, run: TuningRun) -> float:
-    """Seconds that what comes after the tuning is expected to take: another build, and the shorter verification."""
-    return 0.0 if baseline.model is None else baseline.build_seconds + run.phases["verify"] / 2
-
-
 def _tuned(
     job: _Job, tasks: Sequence[ScheduledTask], budget: Budget, store: Store | None, fleet: Fleet | None
 ) -> TunedTasks:
@@ -445,7 +442,7 @@ def _result(job: _Job, tuned: TunedTasks, baseline: Baseline, final: _Final) -> 
         latency=timing.tuned[0],
         untuned=timing.untuned[0] if timing.untuned else None,
         verified=right.last,
-        tasks=tuned.tasks,
+        tasks=[replace(task, kept_default=task.task.index in final.chosen.defaults) for task in tuned.tasks],
         curve=tuned.curve,
         inside=final.chosen.replaced,
         interrupted=run.interrupted,
