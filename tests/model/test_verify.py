@@ -61,6 +61,8 @@ def test_coarse_sums_are_seen_behind_a_saturated_softmax(part: str, target: Cpu)
     model = build(graph, {task(graph, part): coarse(plain(graph, task(graph, part)))}, target)
     fault = Reference.compute(graph).check(model).fault
     assert fault is not None and fault.error > 5 * fault.allowed
+    readers = [each for each in graph.tasks if each.layers and f"of {each.described} for output" in fault.tensor]
+    assert len(readers) == 1 and readers[0].layers[0] in fault.tensor
 
 
 @pytest.mark.compiles
