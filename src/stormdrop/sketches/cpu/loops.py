@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -365,6 +365,12 @@ def _contiguous_input_axis(nest: Nest, axis: Axis, others: Sequence[Axis]) -> Ax
 def _never_in_place(statement: Any) -> Any:
     """A statement whose result TVM does not write over its inputs, because steps that overlap read these again."""
     return AttrStmt(IntImm("int32", 0), "extern_scope", IntImm("int32", 1), statement)
+
+
+def loop(extent: int, body: Callable[[Expr], Any], kind: Any = ForKind.SERIAL) -> Any:
+    """A loop over a statement that is made of the loop's index."""
+    index = variable("i")
+    return For(index, 0, extent, kind, body(index))
 
 
 def sequence(statements: Sequence[Any]) -> Any:

@@ -21,7 +21,7 @@ from ....ir.stages import StageGraph, assemble, intermediate, loads_of, shape_of
 from ....machine.cpu import Cpu
 from ...contract import Variant
 from ..contractions.dot_products import DotProducts
-from ..loops import default_loops, sequence
+from ..loops import default_loops, loop, sequence
 from ..prefetch import PREFETCH, fetch_statements
 from . import instructions
 from .columns import TileColumns
@@ -145,9 +145,9 @@ class TileLoops:
             sums, panels = self.row_tiles * self.column_tiles, [self.columns.buffer] if self.columns.by_panel else []
             configured = instructions.configure(self.words, self.rows, self.depth, sums, self.row_tiles)
             whole = [_last_element(buffer) for buffer in (self.scratch, *self.data.spaced, *panels)]
-            return SeqStmt([*whole, *configured, _loop(each, group), instructions.release()])
+            return SeqStmt([*whole, *configured, loop(each, group), instructions.release()])
 
-        return _loop(self.tasks, task, ForKind.PARALLEL)
+        return loop(self.tasks, task, ForKind.PARALLEL)
 
     def _group(self, number: Expr, done: Expr, each: int) -> Any:
         """The results of some steps: of all blocks of the reduction one after the other, each for all of them.
@@ -168,7 +168,7 @@ class TileLoops:
                 outer, starts = self._begin(first + position)
                 return self._step(Step(outer, starts, panel, at, first + position, position))
 
-            return _loop(self.group, step)
+            return loop(self.group, step)
 
         results = _nested(self.blocks, block)
         if self.columns.by_panel:
@@ -177,7 +177,7 @@ class TileLoops:
             packing = self.columns.packing(panel, group, self.groups, done == 0, follows, self.target.lanes)
             return SeqStmt([*packing, results])
         if self.data.rows:
-            is_new, parts = tirx.any(panel == 0, done == 0), _loop(self.group, lambda step: self._parts(first, step))
+            is_new, parts = tirx.any(panel == 0, done == 0), loop(self.group, lambda step: self._parts(first, step))
             return SeqStmt([IfThenElse(is_new, parts, None), results])
         return results
 
@@ -324,13 +324,13 @@ class TileLoops:
 
         def vectors(tile: int, row: Expr) -> Any:
             def vector(number: Expr) -> Any:
-                return _loop(lanes, lambda lane: store(tile, row, number * lanes + lane), ForKind.VECTORIZED)
+                return loop(lanes, lambda lane: store(tile, row, number * lanes + lane), ForKind.VECTORIZED)
 
-            stored = _loop(self._width // lanes, vector, ForKind.UNROLLED)
+            stored = loop(self._width // lanes, vector, ForKind.UNROLLED)
             present = self.row_axes.present(self._position(starts, tile, row)) if len(starts) == 1 else None
             return stored if present is None else IfThenElse(present, stored, None)
 
-        loops = [_loop(self.rows, partial(vectors, tile)) for tile in range(self.row_tiles)]
+        loops = [loop(self.rows, partial(vectors, tile)) for tile in range(self.row_tiles)]
         return sequence(loops)
 
     def _row(self, starts: Sequence[Expr], tile: int, row: Expr) -> dict[Any, Expr]:
@@ -376,11 +376,6 @@ def _last_element(buffer: Any) -> Any:
     A buffer that is stored to in a loop only would be allocated in each of its steps.
     """
     return BufferStore(buffer, tirx.const(0, str(buffer.dtype)), [extent - 1 for extent in shape_of(buffer)])
-
-
-def _loop(extent: int, body: Callable[[Expr], Any], kind: Any = ForKind.SERIAL) -> Any:
-    index = variable("i")
-    return For(index, 0, extent, kind, body(index))
 
 
 def _nested(extents: Sequence[int], body: Callable[[Sequence[Expr]], Any]) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from tvm import tirx
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
-from tvm.tirx import BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqStmt
+from tvm.tirx import BufferStore, ForKind, IfThenElse, PrimFunc, SeqStmt
 
 from ....ir.attributes import NEEDS
 from ....ir.contractions.contraction import contiguous
@@ -23,7 +23,7 @@ from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unra
 from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
 from ....machine.cpu import Cpu
 from ...contract import Variant
-from ..loops import default_loops
+from ..loops import default_loops, loop, sequence
 from ..prefetch import PREFETCH, fetch_statements
 from .arithmetic import Arithmetic
 from .convolution import Convolution
@@ -145,7 +145,7 @@ class WinogradLoops:
     def _phases(self) -> list[Any]:
         """The statements of the convolution: one parallel loop if the order is `FUSED`, else two."""
         if self.order == FUSED:
-            return [_loop(self.blocks, self._fused, ForKind.PARALLEL)]
+            return [loop(self.blocks, self._fused, ForKind.PARALLEL)]
         inputs = _parallel(
             [self.blocks, self.block, self.chunks], lambda block, tile, chunk: self._input([block], block, tile, chunk)
         )
@@ -161,10 +161,10 @@ class WinogradLoops:
         """All of one block."""
 
         def inputs(tile: Expr) -> Any:
-            return _loop(self.chunks, lambda chunk: self._input([], block, tile, chunk))
+            return loop(self.chunks, lambda chunk: self._input([], block, tile, chunk))
 
-        outputs = _loop(self.column_tiles, lambda column_tile: self._outputs([], block, column_tile))
-        return SeqStmt([_loop(self.block, inputs), outputs])
+        outputs = loop(self.column_tiles, lambda column_tile: self._outputs([], block, column_tile))
+        return SeqStmt([loop(self.block, inputs), outputs])
 
     def _outputs(self, prefix: list[Expr], block: Expr, column_tile: Expr) -> Any:
         """The outputs of the tiles of a block in one tile of columns; `prefix` is the first index of V, if any."""
@@ -173,12 +173,12 @@ class WinogradLoops:
             def row_tile(number: Expr) -> Any:
                 return self._product(prefix, column_tile, position, number)
 
-            return _loop(self.row_tiles, row_tile)
+            return loop(self.row_tiles, row_tile)
 
         def output(tile: Expr) -> Any:
-            return _loop(self.columns // self.lanes, lambda vector: self._output(block, column_tile, tile, vector))
+            return loop(self.columns // self.lanes, lambda vector: self._output(block, column_tile, tile, vector))
 
-        return SeqStmt([_loop(self.positions, product), _loop(self.block, output)])
+        return SeqStmt([loop(self.positions, product), loop(self.block, output)])
 
     def _input(self, prefix: list[Expr], block: Expr, tile: Expr, chunk: Expr) -> Any:
         """V = B^T d B of one tile and one chunk of channels, columns first."""
@@ -191,7 +191,7 @@ class WinogradLoops:
 
         def down(column: Expr, lane: Expr) -> Any:
             values = rows_of_input(self.down, [element(row, column, lane) for row in range(self.down.alpha)])
-            return _sequence(
+            return sequence(
                 [BufferStore(self.half_input, value, [row, column, lane]) for row, value in enumerate(values)]
             )
 
@@ -199,7 +199,7 @@ class WinogradLoops:
             width = self.across.alpha
             values = rows_of_input(self.across, [self.half_input[row, column, lane] for column in range(width)])
             indices = [[*prefix, row * width + column, chunk, tile, lane] for column in range(width)]
-            return _sequence(
+            return sequence(
                 [BufferStore(self.inputs, value, index) for value, index in zip(values, indices, strict=True)]
             )
 
@@ -220,7 +220,7 @@ class WinogradLoops:
                 count = self.columns // self.lanes
                 return _vectors(count, self.lanes, lambda vector, lane: statement(row, vector * self.lanes + lane))
 
-            return _loop(self.rows, vectors, ForKind.UNROLLED)
+            return loop(self.rows, vectors, ForKind.UNROLLED)
 
         def multiply(chunk: Expr, number: Expr) -> Any:
             def statement(row: Expr, column: Expr) -> Any:
@@ -235,9 +235,7 @@ class WinogradLoops:
 
         def channels(chunk: Expr) -> Any:
             def steps(first: Expr) -> Any:
-                products = _loop(
-                    self.unroll, lambda step: multiply(chunk, first * self.unroll + step), ForKind.UNROLLED
-                )
+                products = loop(self.unroll, lambda step: multiply(chunk, first * self.unroll + step), ForKind.UNROLLED)
                 if not self.prefetch:
                     return products
                 count = per_chunk // self.unroll
@@ -250,13 +248,13 @@ class WinogradLoops:
                 )
                 return SeqStmt([*fetches, products])
 
-            return _loop(per_chunk // self.unroll, steps)
+            return loop(per_chunk // self.unroll, steps)
 
         def store(row: Expr, column: Expr) -> Any:
             return BufferStore(self.products, accumulators[row, column], [start + row, position, column])
 
         clear = for_all(lambda row, column: BufferStore(accumulators, self._zero, [row, column]))
-        return SeqStmt([clear, _loop(self.chunks, channels), for_all(store)])
+        return SeqStmt([clear, loop(self.chunks, channels), for_all(store)])
 
     def _output(self, block: Expr, column_tile: Expr, tile: Expr, vector: Expr) -> Any:
         """A^T M A of one tile and one vector of columns, columns of the tile first, and the epilogue."""
@@ -269,14 +267,14 @@ class WinogradLoops:
             inner = vector * self.lanes + lane
             indices = [(tile, row * self.across.alpha + column, inner) for row in range(self.down.alpha)]
             values = rows_of_output(self.down, [self.products[index] for index in indices])
-            return _sequence(
+            return sequence(
                 [BufferStore(self.half_output, value, [row, column, lane]) for row, value in enumerate(values)]
             )
 
         def across(row: Expr, lane: Expr) -> Any:
             halves = [self.half_output[row, column, lane] for column in range(self.across.alpha)]
             values = [self.arithmetic.result(value) for value in rows_of_output(self.across, halves)]
-            return _sequence([BufferStore(self.results, value, [column, lane]) for column, value in enumerate(values)])
+            return sequence([BufferStore(self.results, value, [column, lane]) for column, value in enumerate(values)])
 
         def outputs(row: Expr) -> Any:
             def vector_of_columns(column: Expr) -> Any:
@@ -284,13 +282,13 @@ class WinogradLoops:
                     output_channel = self._column(column_tile, vector * self.lanes + lane)
                     return self._epilogue(position, row, column, lane, output_channel)
 
-                return self._unless_done_before(position, row, column, _loop(self.lanes, store, ForKind.VECTORIZED))
+                return self._unless_done_before(position, row, column, loop(self.lanes, store, ForKind.VECTORIZED))
 
-            vector_of_row = _loop(self.lanes, lambda lane: across(row, lane), ForKind.VECTORIZED)
-            return SeqStmt([vector_of_row, _loop(self.across.m, vector_of_columns, kind)])
+            vector_of_row = loop(self.lanes, lambda lane: across(row, lane), ForKind.VECTORIZED)
+            return SeqStmt([vector_of_row, loop(self.across.m, vector_of_columns, kind)])
 
         vectors = _vectors(self.across.alpha, self.lanes, down)
-        return SeqStmt([*position.bindings, vectors, _loop(self.down.m, outputs, kind)])
+        return SeqStmt([*position.bindings, vectors, loop(self.down.m, outputs, kind)])
 
     def _epilogue(self, position: _TilePosition, row: Expr, column: Expr, lane: Expr, output_channel: Expr) -> Any:
         """Stores one output, at a row and a column of the tile, from the results in registers."""
@@ -359,24 +357,15 @@ def _int(value: int) -> Expr:
     return IntImm("int32", value)
 
 
-def _loop(extent: int, body: Callable[[Expr], Any], kind: Any = ForKind.SERIAL) -> Any:
-    index = variable("i")
-    return For(index, 0, extent, kind, body(index))
-
-
 def _vectors(extent: int, lanes: int, statement: Callable[[Expr, Expr], Any]) -> Any:
     """A vectorised statement, unrolled over an extent."""
 
     def vector(index: Expr) -> Any:
-        return _loop(lanes, lambda lane: statement(index, lane), ForKind.VECTORIZED)
+        return loop(lanes, lambda lane: statement(index, lane), ForKind.VECTORIZED)
 
-    return _loop(extent, vector, ForKind.UNROLLED)
-
-
-def _sequence(statements: Sequence[Any]) -> Any:
-    return statements[0] if len(statements) == 1 else SeqStmt(statements)
+    return loop(extent, vector, ForKind.UNROLLED)
 
 
 def _parallel(extents: Sequence[int], body: Callable[..., Any]) -> Any:
     """One parallel loop over several extents."""
-    return _loop(math.prod(extents), lambda task: body(*unraveled(task, extents)), ForKind.PARALLEL)
+    return loop(math.prod(extents), lambda task: body(*unraveled(task, extents)), ForKind.PARALLEL)
