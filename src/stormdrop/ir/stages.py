@@ -98,7 +98,7 @@ class Stage:
     def _sources(self) -> frozenset[Buffer]:
         return frozenset(load.source for load in self.loads())
 
-    def _first_loads(self) -> list[Any]:
+    def first_loads(self) -> list[Any]:
         """Every load in the value that a reduction starts from."""
         return [] if self.identity is None else loads_in(self.identity)
 
@@ -117,7 +117,7 @@ class Stage:
                 IterVar(Range(0, axis.extent), axis.var, IterVar.CommReduce if axis.reduce else IterVar.DataPar)
                 for axis in self.axes
             ],
-            reads=[_element(load.source, load.indices) for load in (*self.loads(), *self._first_loads())],
+            reads=[_element(load.source, load.indices) for load in (*self.loads(), *self.first_loads())],
             writes=[_element(self.buffer, self.indices)],
             name_hint=self.name,
             body=BufferStore(self.buffer, value, list(self.indices)),

@@ -13,7 +13,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,9 @@ def find_folder(path: Path) -> Path:
     """Where the folder is now: at `path`, or in what a save has left that was killed between two renames."""
     if path.exists():
         return path
-    return next((old for scratch in _scratches(_real(path)) if (old := scratch / "old").exists()), path)
+    real = _real(path)
+    scratches = folders_with(real.parent, _prefix(real))  # of all saves
+    return next((old for scratch in scratches if (old := scratch / "old").exists()), path)
 
 
 @contextmanager
@@ -87,16 +89,9 @@ def _prefix(path: Path) -> str:
     return f".{path.name}.saving-"
 
 
-def _scratches(path: Path) -> list[Path]:
-    """The temporary folders of all saves of `path`."""
-    return folders_with(path.parent, _prefix(path))
-
-
-@contextmanager
-def _scratch(path: Path) -> Iterator[Path]:
+def _scratch(path: Path) -> AbstractContextManager[Path]:
     """A temporary folder beside `path`. While this process lives, no other one takes it for a killed one's."""
-    with locked_folder(path.parent, _prefix(path), lambda scratch: _discard(scratch, path)) as scratch:
-        yield scratch
+    return locked_folder(path.parent, _prefix(path), lambda scratch: _discard(scratch, path))
 
 
 def _discard(scratch: Path, path: Path) -> None:

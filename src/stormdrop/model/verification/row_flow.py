@@ -165,7 +165,7 @@ def _flows_of_kernel(
 
 def _flow_of_stage(stage: Stage, flows: Mapping[Any, Flow], known: Mapping[Any, Any], rows: int) -> Flow:
     """Where the rows of the buffer are that a stage writes. Raises `NotProven`."""
-    read = [(load, flows[load.source]) for load in (*stage.loads(), *_first_loads(stage)) if flows[load.source]]
+    read = [(load, flows[load.source]) for load in (*stage.loads(), *stage.first_loads()) if flows[load.source]]
     if not read:
         return None
     if any(loads_in(index) for index in stage.indices):
@@ -187,10 +187,6 @@ def _equal(written: Any, read: Any, stage: Stage, analyzer: Analyzer, known: Map
         evaluate = GridEvaluator(stage.axes, known, {})
         return bool(np.all(evaluate(written) == evaluate(read)))
     return bool(analyzer.can_prove_equal(written, read))
-
-
-def _first_loads(stage: Stage) -> list[Any]:
-    return [] if stage.identity is None else loads_in(stage.identity)
 
 
 def _row(indices: Sequence[Any], flow: Flow, rows: int) -> Any:

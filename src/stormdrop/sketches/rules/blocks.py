@@ -153,9 +153,9 @@ def same(left: Sequence[Any], right: Sequence[Any]) -> bool:
     return len(left) == len(right) and all(structural_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def is_plain(store: Any) -> bool:
-    """Whether the indices of a store are iterators, each of them once."""
-    return all(isinstance(index, Var) for index in store.indices) and len(set(store.indices)) == len(store.indices)
+def is_plain(access: Any) -> bool:
+    """Whether the indices of a store or a load are iterators, each of them once."""
+    return all(isinstance(index, Var) for index in access.indices) and len(set(access.indices)) == len(access.indices)
 
 
 def _sizes(schedule: Schedule, block: str) -> dict[str, int]:

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import Var
-
 from ....ir.contractions.contraction import contiguous
 from .. import blocks
 from ..contract import VARIES, Applies, Rule, State
@@ -45,8 +43,8 @@ def _operand(state: State, block: str) -> Any | None:
     """The load to pack: it moves with the vectorised iterator, and its indices are iterators, some of them reduced."""
     column, sizes = _column(state, block), state.factors.get(block, {})
     for load in blocks.reads(state.schedule, block):
-        plain = all(isinstance(index, Var) for index in load.indices) and len(set(load.indices)) == len(load.indices)
-        if plain and column in load.indices and any(len(sizes[str(index.name)]) == 2 for index in load.indices):
+        plain = blocks.is_plain(load) and column in load.indices
+        if plain and any(len(sizes[str(index.name)]) == 2 for index in load.indices):
             return load
     return None
 
