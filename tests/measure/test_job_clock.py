@@ -63,4 +63,4 @@ def test_waiting_for_a_core_does_not_count(process: int, monkeypatch: pytest.Mon
     clock = JobClock(process, 3.5 * INTERVAL, most_granted=100.0)
     waits(clock, 4)
     assert not clock.late
-    assert clock._used == pytest.approx(4 * INTERVAL - 0.8)
+    assert clock.used == pytest.approx(4 * INTERVAL - 0.8)

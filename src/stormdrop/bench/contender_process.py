@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 
 from ..errors import MeasureError, one_line
@@ -124,9 +123,7 @@ class ContenderProcess:
     def __enter__(self) -> ContenderProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _request_awake(self, request: object) -> Any:

@@ -104,9 +104,6 @@ class CallableMeasurer(Measurer):
         """The wall seconds of all calls. The other phases are those of a kernel."""
         return {"run": spent.run}
 
-    def close(self) -> None:
-        """Does nothing: there is nothing to give back."""
-
     def _call(self, candidate: Candidate, calls: _Calls) -> list[float]:
         """The samples of one call; empty if it failed. Notes the wall time, and why it failed, in `calls`."""
         samples: list[float] = []

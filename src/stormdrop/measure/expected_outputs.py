@@ -47,12 +47,10 @@ class ExpectedOutputs:
         self.waited = 0.0
         self._outcome: tuple[Data, Reals | None] | Exception | None = None
         self._thread = threading.Thread(target=self._compute, args=(workload, inputs, seed), daemon=True)
-        self._started = False
 
     def start(self) -> None:
         """Begins to compute, unless that has begun before."""
-        if not self._started:
-            self._started = True
+        if self._thread.ident is None:
             self._thread.start()
 
     def wait(self) -> None:
@@ -84,7 +82,7 @@ class ExpectedOutputs:
 
     def close(self) -> None:
         """Waits for the thread if it was started: NumPy cannot be stopped, and it must not disturb a later kernel."""
-        if self._started:
+        if self._thread.ident is not None:
             self._thread.join()
 
     def _computed(self) -> tuple[Data, Reals | None]:

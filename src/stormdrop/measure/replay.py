@@ -152,9 +152,6 @@ class ReplayMeasurer(Measurer):
         """See `Measurer.race`."""
         return [self._measurement(candidate, rounds) for candidate in candidates]
 
-    def close(self) -> None:
-        """Does nothing: there is nothing to give back."""
-
     def _measurement(self, candidate: Candidate, repeats: int) -> Measurement:
         entry = self._recorded.get(candidate)
         if entry is None:

@@ -24,6 +24,7 @@ class JobClock:
     """Counts the seconds of one job of one worker. Only waits count, so that a slow caller costs the job nothing.
 
     Attributes:
+        used: The seconds that the job has taken so far.
         late: Whether the job has used up its limit.
     """
 
@@ -37,24 +38,19 @@ class JobClock:
         """
         self._pid = pid
         self._limit = limit
-        self._used = 0.0
+        self.used = 0.0
         self._grantable = most_granted
         self._since_reading = 0.0
         self._delays: dict[str, float] = {}
 
     @property
-    def used(self) -> float:
-        """The seconds that the job has taken so far."""
-        return self._used
-
-    @property
     def left(self) -> float:
         """Seconds until the next call of `add` is due: the limit or the next reading."""
-        return max(0.0, min(self._limit - self._used, INTERVAL - self._since_reading))
+        return max(0.0, min(self._limit - self.used, INTERVAL - self._since_reading))
 
     @property
     def late(self) -> bool:
-        return self._used >= self._limit
+        return self.used >= self._limit
 
     def add(self, asked: float, waited: float) -> None:
         """Counts a wait.
@@ -65,11 +61,11 @@ class JobClock:
         """
         if waited > asked + _GAP:  # what the worker did meanwhile is unknown
             waited = asked
-        self._used += waited
+        self.used += waited
         self._since_reading += waited
         if self._since_reading >= INTERVAL or self.late:
             held_back = min(self._since_reading, self._held_back(), self._grantable)
-            self._used -= held_back
+            self.used -= held_back
             self._grantable -= held_back
             self._since_reading = 0.0
 
