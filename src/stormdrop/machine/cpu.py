@@ -11,6 +11,7 @@ from ..errors import TargetError
 from . import gpu
 from .contract import CPU, Machine
 from .detect import cpu_family, cpu_model, data_caches, host_features, llvm_host, third_level_caches, vector_unit
+from .known_cpus import KNOWN_CPUS
 from .opencl import parse_opencl
 from .remote import rpc
 from .threads import thread_count
@@ -218,10 +219,8 @@ def parse_machine(text: str | None = None) -> Machine:
     name = (text or "cpu").strip().lower()
     if name in {"cpu", "llvm", "native", "host"}:
         return Cpu.detect()
-    from .known_cpus import KNOWN_CPUS
-
     if name in KNOWN_CPUS:
-        return KNOWN_CPUS[name]
+        return Cpu(name, **KNOWN_CPUS[name]._asdict())
     if name.split("/")[0] == "cuda":
         return gpu.parse(name)
     if name.split("/")[0] == "opencl":

@@ -2,43 +2,75 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from .cpu import Cpu
+from typing import NamedTuple
 
 _KIB, _MIB = 1024, 1024**2
-_X86, _LINUX_ARM, _MACOS = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "arm64-apple-macos"
+_LINUX_X86, _LINUX_ARM, _MACOS = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "arm64-apple-macos"
 _LINUX_ARMV7 = "armv7a-unknown-linux-gnueabihf"
 _VECTOR_UNITS = ("avx2", "avx512bf16", "avx512bw", "avx512vnni", "avxvnni")
-_AMX = ("amx-bf16", "amx-int8", "amx-tile", *_VECTOR_UNITS)
 
 
-def _known(cpu: str, mcpu: str, *sizes: Any, **others: Any) -> Cpu:
-    return Cpu(f"cpu/{mcpu}", cpu, mcpu, *sizes, **others)
+class KnownCpu(NamedTuple):
+    """The properties of a `Cpu` that its name stands for, by the names of its own fields."""
 
+    cpu: str
+    mcpu: str
+    cores: int
+    lanes: int
+    registers: int
+    l1: int
+    l2: int
+    l3: int
+    triple: str
+    sve_bits: int = 0
+    features: tuple[str, ...] = ()
+
+
+_ZEN_5 = KnownCpu(
+    "AMD Zen 5",
+    "znver5",
+    cores=8,
+    lanes=16,
+    registers=32,
+    l1=48 * _KIB,
+    l2=1 * _MIB,
+    l3=32 * _MIB,
+    triple=_LINUX_X86,
+    features=_VECTOR_UNITS,
+)
+_SAPPHIRE_RAPIDS = KnownCpu(
+    "Intel Sapphire Rapids",
+    "sapphirerapids",
+    cores=32,
+    lanes=16,
+    registers=32,
+    l1=48 * _KIB,
+    l2=2 * _MIB,
+    l3=60 * _MIB,
+    triple=_LINUX_X86,
+    features=("amx-bf16", "amx-int8", "amx-tile", *_VECTOR_UNITS),
+)
 
 KNOWN_CPUS = {
-    known.name: known
+    f"cpu/{known.mcpu}": known
     for known in (
-        _known("x86-64 with AVX2", "x86-64-v3", 4, 8, 16, 32 * _KIB, 256 * _KIB, 8 * _MIB, _X86),
-        _known("x86-64 with AVX-512", "x86-64-v4", 4, 16, 32, 32 * _KIB, 1 * _MIB, 16 * _MIB, _X86),
-        _known(
-            "Intel Sapphire Rapids", "sapphirerapids", 32, 16, 32, 48 * _KIB, 2 * _MIB, 60 * _MIB, _X86, features=_AMX
-        ),
-        _known("AMD Zen 5", "znver5", 8, 16, 32, 48 * _KIB, 1 * _MIB, 32 * _MIB, _X86, features=_VECTOR_UNITS),
-        _known("Arm Cortex-A7", "cortex-a7", 4, 4, 16, 32 * _KIB, 512 * _KIB, 0, _LINUX_ARMV7),
-        _known("Arm Cortex-A53", "cortex-a53", 4, 4, 32, 32 * _KIB, 512 * _KIB, 0, _LINUX_ARM),
-        _known("Arm Cortex-A72", "cortex-a72", 4, 4, 32, 32 * _KIB, 1 * _MIB, 0, _LINUX_ARM),
-        _known("Arm Cortex-A76", "cortex-a76", 4, 4, 32, 64 * _KIB, 512 * _KIB, 2 * _MIB, _LINUX_ARM),
-        _known("Fujitsu A64FX", "a64fx", 48, 16, 32, 64 * _KIB, 8 * _MIB, 0, _LINUX_ARM, sve_bits=512),
-        _known("Arm Neoverse N1", "neoverse-n1", 64, 4, 32, 64 * _KIB, 1 * _MIB, 32 * _MIB, _LINUX_ARM),
-        _known("Arm Neoverse N2", "neoverse-n2", 128, 4, 32, 64 * _KIB, 1 * _MIB, 64 * _MIB, _LINUX_ARM),
-        _known("Arm Neoverse V1", "neoverse-v1", 64, 4, 32, 64 * _KIB, 1 * _MIB, 32 * _MIB, _LINUX_ARM),
-        _known("Arm Neoverse V2", "neoverse-v2", 96, 4, 32, 64 * _KIB, 2 * _MIB, 36 * _MIB, _LINUX_ARM),
-        _known("Apple M1", "apple-m1", 4, 4, 32, 128 * _KIB, 12 * _MIB, 0, _MACOS),
-        _known("Apple M2", "apple-m2", 4, 4, 32, 128 * _KIB, 16 * _MIB, 0, _MACOS),
-        _known("Apple M3", "apple-m3", 4, 4, 32, 128 * _KIB, 16 * _MIB, 0, _MACOS),
-        _known("Apple M4", "apple-m4", 4, 4, 32, 128 * _KIB, 16 * _MIB, 0, _MACOS),
+        KnownCpu("x86-64 with AVX2", "x86-64-v3", 4, 8, 16, 32 * _KIB, 256 * _KIB, 8 * _MIB, _LINUX_X86),
+        KnownCpu("x86-64 with AVX-512", "x86-64-v4", 4, 16, 32, 32 * _KIB, 1 * _MIB, 16 * _MIB, _LINUX_X86),
+        _SAPPHIRE_RAPIDS,
+        _ZEN_5,
+        KnownCpu("Arm Cortex-A7", "cortex-a7", 4, 4, 16, 32 * _KIB, 512 * _KIB, 0, _LINUX_ARMV7),
+        KnownCpu("Arm Cortex-A53", "cortex-a53", 4, 4, 32, 32 * _KIB, 512 * _KIB, 0, _LINUX_ARM),
+        KnownCpu("Arm Cortex-A72", "cortex-a72", 4, 4, 32, 32 * _KIB, 1 * _MIB, 0, _LINUX_ARM),
+        KnownCpu("Arm Cortex-A76", "cortex-a76", 4, 4, 32, 64 * _KIB, 512 * _KIB, 2 * _MIB, _LINUX_ARM),
+        KnownCpu("Fujitsu A64FX", "a64fx", 48, 16, 32, 64 * _KIB, 8 * _MIB, 0, _LINUX_ARM, sve_bits=512),
+        KnownCpu("Arm Neoverse N1", "neoverse-n1", 64, 4, 32, 64 * _KIB, 1 * _MIB, 32 * _MIB, _LINUX_ARM),
+        KnownCpu("Arm Neoverse N2", "neoverse-n2", 128, 4, 32, 64 * _KIB, 1 * _MIB, 64 * _MIB, _LINUX_ARM),
+        KnownCpu("Arm Neoverse V1", "neoverse-v1", 64, 4, 32, 64 * _KIB, 1 * _MIB, 32 * _MIB, _LINUX_ARM),
+        KnownCpu("Arm Neoverse V2", "neoverse-v2", 96, 4, 32, 64 * _KIB, 2 * _MIB, 36 * _MIB, _LINUX_ARM),
+        KnownCpu("Apple M1", "apple-m1", 4, 4, 32, 128 * _KIB, 12 * _MIB, 0, _MACOS),
+        KnownCpu("Apple M2", "apple-m2", 4, 4, 32, 128 * _KIB, 16 * _MIB, 0, _MACOS),
+        KnownCpu("Apple M3", "apple-m3", 4, 4, 32, 128 * _KIB, 16 * _MIB, 0, _MACOS),
+        KnownCpu("Apple M4", "apple-m4", 4, 4, 32, 128 * _KIB, 16 * _MIB, 0, _MACOS),
     )
 }
 """By the target's name: `cpu/` and LLVM's name of the processor.
