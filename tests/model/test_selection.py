@@ -1,15 +1,23 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
+from stormdrop.machine.cpu import Cpu
+from stormdrop.model.building.builder import PLAIN, ModelBuilder
 from stormdrop.model.building.tuned_task import TunedTask
+from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.profile import KernelTime, Profile
 from stormdrop.model.tuning import selection
-from stormdrop.model.tuning.selection import combinations_to_compare, fastest_combination, unproven
+from stormdrop.model.tuning.scheduler import tasks_of
+from stormdrop.model.tuning.selection import Doubts, combinations_to_compare, fastest_combination, unproven
+from stormdrop.tuning.options import TuneOptions
 from stormdrop.tuning.result import Best
 
 
@@ -93,7 +101,7 @@ def test_a_winner_that_has_not_raced_stands_only_if_it_is_faster_inside(
     timed(monkeypatch, {0: 1.0, 1: default, 2: third})
     combinations = [of(0), of(1), of(2)]
     models: Any = [Model(each) for each in combinations]
-    final, model = fastest_combination(combinations, models, Model, [{}], 15, {0, 1})  # type: ignore[arg-type]
+    final, model = fastest_combination(combinations, models, Model, [{}], 15, Doubts([0, 1]))  # type: ignore[arg-type]
     assert final == of(stands)
     assert model.combination == final  # type: ignore[attr-defined]
 
@@ -104,4 +112,23 @@ def test_winners_without_an_undisturbed_race_are_unproven() -> None:
         return TunedTask(Task(index), None, result)  # type: ignore[arg-type]
 
     tasks = [task(0, 1.0, False), task(1, None, False), task(2, 1.0, True), TunedTask(Task(3), None, None)]  # type: ignore[arg-type]
-    assert unproven(tasks) == {1, 2}
+    assert unproven(tasks) == [1, 2]
+
+
+def test_a_winner_on_fewer_cores_proves_nothing_beside_other_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(monkeypatch, {0: 1.0, 1: 2.0})
+    models: Any = [Model(of(0)), Model(of(1))]
+    doubts = Doubts([0], [0], disturbed=True)
+    final, _ = fastest_combination([of(0), of(1)], models, Model, [{}], 15, doubts)  # type: ignore[arg-type]
+    assert final == of(1)
+
+
+def test_the_cores_that_a_schedule_keeps_busy(target: Cpu) -> None:
+    square = "float[256,256] x) => (float[256,256] y) { y = MatMul(x, x) }"
+    graph = import_model(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> squared ({square}'))
+    for cores in (1, 2):
+        of = replace(target, cores=cores)
+        tasks = [task.untuned_task() for task in tasks_of(graph, of, TuneOptions())]
+        builder = ModelBuilder(graph, tasks, of, TuneOptions(), {})
+        assert [builder.cores(index, choice) for index, choice in builder.defaults.items()] == [cores]
+        assert builder.cores(0, PLAIN) == 1

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm import tirx
+from tvm_ffi import structural_walk
 
 from ...errors import SpaceError
 from ...machine.cpu import Cpu
@@ -102,6 +104,15 @@ class ModelBuilder:
     def scheduled_text(self, index: int, choice: Choice) -> str | None:
         """The TensorIR of a task's kernel with this schedule, as text; None if the schedule is a plain one."""
         return None if choice == PLAIN else str(self._schedules[index].variant(choice).main.script())
+
+    def cores(self, index: int, choice: Choice) -> int:
+        """How many cores a schedule of a task keeps busy, by its widest parallel loop."""
+        if choice == PLAIN:
+            return 1
+        loops: list[tirx.For] = []
+        structural_walk(self._schedules[index].variant(choice).main.body, (tirx.For, loops.append))
+        extents = [int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
+        return min(max(extents, default=1), self._target.cores)
 
     def _variants(self, combination: Mapping[int, Choice], target: Cpu | None = None) -> dict[int, Variant]:
         """The variants of the tasks, for their own target or another one; what has none gets a plain schedule."""

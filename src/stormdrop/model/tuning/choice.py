@@ -7,6 +7,7 @@ import time as clock
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...machine.sharing.foreign_load import is_quiet
 from ...measure.timing import rounds_within
 from ..artifact.artifact import CompiledModel
 from ..building.board import BoardModel
@@ -18,6 +19,7 @@ from .budget import CHECKS, Budget
 from .latency import execution_seconds
 from .selection import (
     MAX_COMBINATIONS,
+    Doubts,
     combinations_to_compare,
     fastest_combination,
     fastest_on_board,
@@ -84,8 +86,10 @@ def choose(
         rounds = rounds_within([_EXECUTIONS * seconds], max(_COMPARING * left, _DOUBT_SECONDS))
         # Each further model, and the final one, take about as long to compile as the first.
         affordable = (1 - _COMPARING) * left / taken - 1 + (untuned is not None)
-        doubtful = unproven(tuned.tasks)
-        settles = untuned is not None and bool(doubtful) and rounds * _EXECUTIONS * seconds <= max(left, _DOUBT_SECONDS)
+        doubts = _doubts(builder, tuned)
+        settles = (
+            untuned is not None and bool(doubts.tasks) and rounds * _EXECUTIONS * seconds <= max(left, _DOUBT_SECONDS)
+        )
         combinations = combinations[: 1 + max(int(settles), math.floor(min(affordable, len(combinations))))]
         if len(combinations) == 1:
             return alone
@@ -95,10 +99,20 @@ def choose(
         if isinstance(first, BoardModel):
             final, model = fastest_on_board(combinations, built, feeds, rounds)
         else:
-            final, model = fastest_combination(combinations, built, builder.build, feeds, rounds, doubtful)
+            final, model = fastest_combination(combinations, built, builder.build, feeds, rounds, doubts)
     except KeyboardInterrupt:
         run.interrupted = True
         return alone
     replaced = [task.task for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
     defaults = {task.index for task in replaced if final[task.index] == builder.defaults[task.index]}
     return Chosen(model, final, built[1], [task.name for task in replaced], defaults)
+
+
+def _doubts(builder: ModelBuilder, tuned: TunedTasks) -> Doubts:
+    """The winners that have not raced, or beside other load only."""
+    tasks = [index for index in unproven(tuned.tasks) if builder.winners.get(index) != builder.defaults.get(index)]
+    if not tasks or is_quiet():
+        return Doubts(tasks)
+    winners, defaults = builder.winners, builder.defaults
+    busy = {index: [builder.cores(index, each[index]) for each in (winners, defaults)] for index in tasks}
+    return Doubts(tasks, [index for index, (winner, default) in busy.items() if winner < default], disturbed=True)

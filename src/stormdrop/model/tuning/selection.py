@@ -15,6 +15,7 @@ A task has one schedule for all sizes of the model, so its time is that of its c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -36,13 +37,25 @@ _NEAR = 1.15
 """A finalist that takes longer than this times the winner's time, each alone, is not tried inside the model."""
 
 
-def unproven(tasks: Sequence[TunedTask]) -> frozenset[int]:
+@dataclass(frozen=True)
+class Doubts:
+    """The winners that have to prove inside the model that they are faster than the default.
+
+    Attributes:
+        tasks: Their tasks, by index.
+        refused: Those of them that cannot prove it now.
+        disturbed: Whether something else uses the machine.
+    """
+
+    tasks: Collection[int] = ()
+    refused: Collection[int] = ()
+    disturbed: bool = False
+
+
+def unproven(tasks: Sequence[TunedTask]) -> list[int]:
     """The tasks whose winner did not race with the default, or beside other load only, by their index."""
-    return frozenset(
-        task.task.index
-        for task in tasks
-        if task.result is not None and task.result.best is not None and not task.result.proven
-    )
+    results = [(task.task.index, task.result) for task in tasks]
+    return [index for index, result in results if result is not None and result.best and not result.proven]
 
 
 def combinations_to_compare(
@@ -80,7 +93,7 @@ def fastest_combination(
     build: Callable[[Combination], CompiledModel],
     feeds: Sequence[Mapping[str, NDArray[Any]]],
     rounds: int,
-    doubtful: Collection[int] = (),
+    doubts: Doubts = Doubts(),
 ) -> tuple[dict[int, Choice], CompiledModel]:
     """Finds the fastest schedule of each task inside the model.
 
@@ -91,14 +104,14 @@ def fastest_combination(
         build: Builds the model of another combination.
         feeds: The model's inputs by name, for each of its sizes.
         rounds: How often each model is executed.
-        doubtful: The tasks whose winner stands only if it is faster than the default here.
+        doubts: The winners that stand only if they are faster than the default here.
 
     Returns:
         The combination of the fastest schedules, and its model.
     """
     winners, first = dict(combinations[0]), models[0]
     seconds = _measured(models, feeds, rounds)
-    standing = _without_doubt(combinations, seconds, doubtful)
+    standing = _without_doubt(combinations, seconds, doubts)
     improved = _replace_slower(standing, combinations, seconds)
     if improved == winners:
         return winners, first
@@ -143,7 +156,7 @@ def fastest_on_board(
 
 
 def _without_doubt(
-    combinations: Sequence[Combination], seconds: Sequence[Mapping[int, Sequence[float]]], doubtful: Collection[int]
+    combinations: Sequence[Combination], seconds: Sequence[Mapping[int, Sequence[float]]], doubts: Doubts
 ) -> dict[int, Choice]:
     """The winners, with the default in place of each doubtful one that is not faster than it.
 
@@ -152,12 +165,13 @@ def _without_doubt(
     standing = dict(combinations[0])
     if len(combinations) < 2:
         return standing
-    for index in doubtful:
+    alpha = ALPHA / max(1, len(doubts.tasks))
+    for index in doubts.tasks:
         winner, default = (times.get(index) for times in seconds[:2])
         choice = combinations[1].get(index)
         if winner is None or default is None or choice is None or choice == standing.get(index):
             continue
-        if not is_faster(winner, default, ALPHA / len(doubtful), disturbed=True):
+        if index in doubts.refused or not is_faster(winner, default, alpha, doubts.disturbed):
             standing[index] = choice
     return standing
 
@@ -182,7 +196,7 @@ def _replace_slower(
     comparisons = [
         (index, combination[index], times[index])
         for index in times_of
-        for combination, times in zip(combinations, seconds, strict=True)
+        for combination, times in zip(combinations[1:], seconds[1:], strict=True)
         if index in times and combination.get(index) != standing[index]
     ]
     confidence = 1 - ALPHA / max(1, len(comparisons))
