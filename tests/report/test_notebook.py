@@ -8,6 +8,7 @@ import pytest
 from report_documents import HOSTILE, bench, searched, tuning
 from test_model_page import Elements
 
+from stormdrop.report.layer_label import layer_label
 from stormdrop.report.notebook import bench_html, compiled_html, kernel_html, model_html
 
 
@@ -55,6 +56,10 @@ def test_a_model() -> None:
     text = shown(model_html(document)).text
     assert "900 µs to 1.1 ms" in text
     assert text.index("large") < text.index("net: conv, relu") and "small" not in text
+    assert "were left" not in text
+    document["tasks"][2]["reason"] = "no trials left: default schedule"
+    text = shown(model_html(document)).text
+    assert f"no trials were left for 1 of 3 kernels: {layer_label([f'net.{HOSTILE}'], 60)}" in text
 
 
 def test_a_bench() -> None:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from .formatting import config, count, interval, percent, ratios, time
-from .headline import headline, kernel_headline
+from .headline import headline, kernel_headline, never_tuned
 from .layer_label import layer_label
 from .plots.model_plots import latencies, over_time
 from .plots.svg import Numbering
@@ -72,13 +72,14 @@ def model_html(document: Document) -> str:
         (_label(task), str(task["weight"]), time(task["seconds"]), task["sketch"] or "plain")
         for task in tasks[:_MOST_KERNELS]
     ]
-    left = len(tasks) - len(kernels)
+    left, untuned = len(tasks) - len(kernels), never_tuned(document)
     return _whole(
         str(document["model"]),
         Markup("<p>{}</p>").format(headline(document))
         + _table(("", "latency", "95% interval"), rows)
         + _table(("kernel", "calls", "each, alone", "sketch"), kernels)
         + (Markup("<p>and {} more kernels</p>").format(left) if left else Markup())
+        + Markup("<p>{}</p>" if untuned else "").format(untuned)
         + _effort(document)
         + _plot(over_time(document["curve"], "kernels together"), "the time of all kernels together"),
     )
