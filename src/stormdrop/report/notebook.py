@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 
 from .formatting import config, count, interval, percent, ratios, time
 from .headline import headline, kernel_headline, never_tuned
-from .layer_label import layer_label
+from .layer_label import label_of
 from .plots.model_plots import latencies, over_time
 from .plots.svg import Numbering
 from .search_end import IN_WORDS, end_of
@@ -20,7 +21,7 @@ Document = Mapping[str, Any]
 _numbering = Numbering("notebook-")  # of the plots of this process: a notebook shows several
 
 _MOST_KERNELS = 8
-_LABEL = 44  # characters of the layers of a kernel
+_label = partial(label_of, width=44)  # the layers of a kernel in few words
 
 
 def kernel_html(document: Document) -> str:
@@ -152,11 +153,6 @@ def _kernels(document: Document) -> Markup:
         return Markup()
     summary = Markup("<summary>{}</summary>").format(count(len(rows), "kernel"))
     return Markup("<details>{}{}</details>").format(summary, _table(headings, rows))
-
-
-def _label(kernel: Document) -> str:
-    """The layers of a kernel in few words; its name if they are not known."""
-    return layer_label(kernel.get("layers") or (), _LABEL) or str(kernel["name"])
 
 
 def _disturbed(whether: Any, what: str) -> Markup:

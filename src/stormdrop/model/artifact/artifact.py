@@ -340,7 +340,8 @@ class CompiledModel:
         return model
 
     def _machine(self, machine: VirtualMachine) -> Machine:
-        lacking = [name for name in map(main_name, range(len(self._inputs.sizes))) if not _has_function(machine, name)]
+        names = map(main_name, range(len(self._inputs.sizes)))
+        lacking = [name for name in names if not machine.module.implements_function(name)]
         if lacking:
             raise ArtifactError(f"{self.metadata.name}: the program has no function {lacking[0]}")
 
@@ -410,7 +411,3 @@ def _rows_of(output: Any, rows: int | None) -> NDArray[Any]:
     """A copy of the first rows of a tensor; all with None. `Tensor.numpy` takes ten times as long for a small one."""
     view: NDArray[Any] = np.from_dlpack(output)
     return np.array(view if rows is None else view[:rows])
-
-
-def _has_function(machine: VirtualMachine, name: str) -> bool:
-    return bool(machine.module.implements_function(name))
