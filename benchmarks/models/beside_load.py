@@ -11,7 +11,7 @@ schedules later, when nothing else runs. It prints:
              was measured takes two thirds of its time or less in the quiet race
     left     how many of them had no turn
     false    how many schedules that stand in a model are slower than the default in the quiet race: by its median, and
-             significantly
+             significantly; of a run's ten costliest
 """
 
 from __future__ import annotations
@@ -116,8 +116,6 @@ def _kernel(task: TunedTask, stands: Mapping[str, Any] | None) -> dict[str, Any]
         "won": default if stands is None else {name: stands[name] for name in ("sketch", "config")},
         "fastest": None if fastest is None else {"sketch": fastest.sketch, "config": dict(fastest.config)},
         "seconds": None if fastest is None else fastest.seconds,
-        "raced": result is not None and result.baseline is not None,
-        "proven": result is not None and result.proven,
         "reason": task.reason,
     }
 
@@ -158,7 +156,7 @@ def _race(kernel: Any, entry: Mapping[str, Any], which: str) -> dict[str, Any]:
     if not (default.ok and other.ok):
         return {"ratio": None, "failed": default.error or other.error}
     ratio = ratio_interval(default.seconds, other.seconds)
-    return {"ratio": list(ratio), "suspect": default.suspect or other.suspect, "proven": entry["proven"]}
+    return {"ratio": list(ratio), "suspect": default.suspect or other.suspect}
 
 
 def _print(campaign: Campaign, runs: Sequence[Mapping[str, Any]]) -> None:
@@ -185,15 +183,18 @@ def _print(campaign: Campaign, runs: Sequence[Mapping[str, Any]]) -> None:
                 f"{1e3 * entry['latency']['seconds']:.3g} ms" if entry["latency"]["seconds"] else "-",
                 "-" if speedup[0] is None else f"{speedup[1]:.2f} to {speedup[2]:.2f}",
                 str(entry["trials"]),
-                str(here),
+                str(here) if won else "-",
                 str(none),
-                f"{sum(high < 1 for _, _, high in won)} of {len(won)}",
+                f"{sum(high < 1 for _, _, high in won)} of {len(won)}" if won else "-",
             ]
         )
     headings = ["run", "latency", "faster than untuned", "trials", "kept", "left", "false"]
     campaign.table(headings, rows)
-    print(f"kept {kept}, left {left} of {_COSTLIEST * len(rows)} costliest kernels")
-    print(f"schedules that are slower in the quiet race: {slower} of {raced} by the median, {plainly} significantly")
+    print(f"left {left} of {_COSTLIEST * len(rows)} costliest kernels")
+    if raced:
+        print(
+            f"kept {kept} of them; slower in the quiet race: {slower} of {raced} by the median, {plainly} significantly"
+        )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -402,6 +403,25 @@ def test_what_a_disturbed_run_found_is_better_than_nothing(
         assert all(task.result is not None and task.reason for task in late if task.kernel)
         again = tuned(residual, target, store, of_trials(12))  # but it is no answer
         assert all(task.result is not None and not task.result.reused for task in again if task.kernel)
+
+
+class BesideLoad(Even):
+    """Something else uses the machine all the time."""
+
+    def measure(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        return (replace(measurement, suspect=True) for measurement in super().measure(requests))
+
+
+def test_what_was_measured_beside_load_and_did_not_race_does_not_replace_the_default(
+    residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_with(monkeypatch, BesideLoad)
+    monkeypatch.setattr(Budget, "race_seconds", lambda *_: 0.0)
+    with open_store("sqlite://") as store:
+        first = tuned(residual, target, store, of_trials(12))
+        assert all(task.result is not None and task.result.suspect for task in first if task.kernel)
+        known = recorded_tasks(residual, target, TuneOptions(search="random"), store).tasks
+    assert all(task.result is None and "did not race" in (task.reason or "") for task in known if task.kernel)
 
 
 def test_costly_kernels_come_first_and_those_that_were_measured_later(

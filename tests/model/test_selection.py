@@ -1,23 +1,17 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
+from tvm.script import tirx as T
 
-from stormdrop.machine.cpu import Cpu
-from stormdrop.model.building.builder import PLAIN, ModelBuilder
+from stormdrop.model.building.builder import busy_cores
 from stormdrop.model.building.tuned_task import TunedTask
-from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.profile import KernelTime, Profile
 from stormdrop.model.tuning import selection
-from stormdrop.model.tuning.scheduler import tasks_of
 from stormdrop.model.tuning.selection import Doubts, combinations_to_compare, fastest_combination, unproven
-from stormdrop.tuning.options import TuneOptions
 from stormdrop.tuning.result import Best
 
 
@@ -51,6 +45,8 @@ def test_each_combination_has_the_next_finalists_that_are_near() -> None:
 
 
 class Model:
+    metadata = SimpleNamespace(target={"cores": 2})
+
     def __init__(self, combination: Any) -> None:
         self.combination, self.symbols = combination, {"first": 0, "second": 1}
 
@@ -115,20 +111,35 @@ def test_winners_without_an_undisturbed_race_are_unproven() -> None:
     assert unproven(tasks) == [1, 2]
 
 
-def test_a_winner_on_fewer_cores_proves_nothing_beside_other_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    timed(monkeypatch, {0: 1.0, 1: 2.0})
-    models: Any = [Model(of(0)), Model(of(1))]
-    doubts = Doubts([0], [0], disturbed=True)
-    final, _ = fastest_combination([of(0), of(1)], models, Model, [{}], 15, doubts)  # type: ignore[arg-type]
-    assert final == of(1)
+def test_schedules_on_fewer_cores_prove_nothing_beside_other_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(monkeypatch, {0: 1.0, 1: 2.0, 2: 0.9, 3: 1.5})
+
+    def cores(_: int, choice: Any) -> int:
+        return 2 if choice[1]["x"] in (1, 3) else 1
+
+    doubts = Doubts([0], disturbed=True, cores=cores)
+    for others, stands in (([of(1)], 1), ([of(1), of(2)], 1), ([of(1), of(0)], 1), ([of(1), of(3)], 3)):
+        models: Any = [Model(each) for each in (of(0), *others)]
+        final, model = fastest_combination([of(0), *others], models, Model, [{}], 15, doubts)  # type: ignore[arg-type]
+        assert final == of(stands)
+        assert model.combination == final  # type: ignore[attr-defined]
 
 
-def test_the_cores_that_a_schedule_keeps_busy(target: Cpu) -> None:
-    square = "float[256,256] x) => (float[256,256] y) { y = MatMul(x, x) }"
-    graph = import_model(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> squared ({square}'))
-    for cores in (1, 2):
-        of = replace(target, cores=cores)
-        tasks = [task.untuned_task() for task in tasks_of(graph, of, TuneOptions())]
-        builder = ModelBuilder(graph, tasks, of, TuneOptions(), {})
-        assert [builder.cores(index, choice) for index, choice in builder.defaults.items()] == [cores]
-        assert builder.cores(0, PLAIN) == 1
+@T.prim_func(s_tir=True)
+def on_one(y: T.Buffer((8,), "float32")) -> None:  # type: ignore[valid-type]
+    for i in T.parallel(1):
+        for j in T.serial(8):
+            y[i + j] = 0.0
+
+
+@T.prim_func(s_tir=True)
+def on_three(y: T.Buffer((12,), "float32")) -> None:  # type: ignore[valid-type]
+    for i in T.parallel(1):
+        y[i] = 1.0
+    for i in T.parallel(3):
+        for j in T.serial(4):
+            y[i * 4 + j] = 0.0
+
+
+def test_the_cores_that_a_schedule_keeps_busy() -> None:
+    assert [busy_cores(on_one, 2), busy_cores(on_three, 2), busy_cores(on_three, 8)] == [1, 2, 3]

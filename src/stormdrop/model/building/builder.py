@@ -106,13 +106,13 @@ class ModelBuilder:
         return None if choice == PLAIN else str(self._schedules[index].variant(choice).main.script())
 
     def cores(self, index: int, choice: Choice) -> int:
-        """How many cores a schedule of a task keeps busy, by its widest parallel loop."""
-        if choice == PLAIN:
-            return 1
-        loops: list[tirx.For] = []
-        structural_walk(self._schedules[index].variant(choice).main.body, (tirx.For, loops.append))
-        extents = [int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
-        return min(max(extents, default=1), self._target.cores)
+        """How many cores a schedule of a task keeps busy."""
+        return busy_cores(self._schedules[index].variant(choice).main, self._target.cores)
+
+    def kept_default(self, index: int, combination: Mapping[int, Choice]) -> bool:
+        """Whether a combination has a task's default schedule, although its tuning found another one."""
+        default = self.defaults.get(index)
+        return default is not None and combination.get(index) == default != self.winners[index]
 
     def _variants(self, combination: Mapping[int, Choice], target: Cpu | None = None) -> dict[int, Variant]:
         """The variants of the tasks, for their own target or another one; what has none gets a plain schedule."""
@@ -211,6 +211,19 @@ class TaskSchedules:
             return []
         fastest = sorted([*result.finalists, *result.by_sketch], key=lambda best: best.seconds)
         return [(best.sketch, best.config) for best in fastest]
+
+
+def busy_cores(function: tirx.PrimFunc, cores: int) -> int:
+    """How many cores a scheduled function keeps busy, by its widest parallel loop.
+
+    Args:
+        function: The function.
+        cores: The cores of the machine.
+    """
+    loops: list[tirx.For] = []
+    structural_walk(function.body, (tirx.For, loops.append))
+    extents = [int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
+    return min(max(extents, default=1), cores)
 
 
 def source_of(model: Any) -> dict[str, str]:

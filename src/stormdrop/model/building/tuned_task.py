@@ -28,7 +28,7 @@ class TunedTask:
             was left for more.
         untuned: Seconds that its calls took in the model with default schedules, before the tuning; None if that was
             not measured.
-        kept_default: Whether its default schedule stands, because the fastest one is not faster inside the model.
+        kept_default: Whether the model has its default schedule, although another one was the fastest alone.
     """
 
     task: Task

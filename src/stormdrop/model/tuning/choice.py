@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time as clock
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...machine.sharing.foreign_load import is_quiet
-from ...measure.timing import rounds_within
+from ...measure.timing import FEWEST_ROUNDS, rounds_within
 from ..artifact.artifact import CompiledModel
 from ..building.board import BoardModel
 from ..building.builder import ModelBuilder
@@ -18,7 +18,6 @@ from .baseline import Baseline
 from .budget import CHECKS, Budget
 from .latency import execution_seconds
 from .selection import (
-    MAX_COMBINATIONS,
     Doubts,
     combinations_to_compare,
     fastest_combination,
@@ -27,8 +26,7 @@ from .selection import (
 )
 from .tuning_run import TuningRun
 
-_EXECUTIONS = 2 * (MAX_COMBINATIONS + 2)  # of models per round, to find out which combination is the fastest
-_DOUBT_SECONDS = 0.5  # that a comparison may take, even if no time is left, if winners have not raced
+_DOUBT_SECONDS = 1.0  # that a comparison may take, even if no time is left, if winners have not raced
 _COMPARING = 0.3  # of the time that is left for the choice; the rest is for compiling
 
 
@@ -41,14 +39,12 @@ class Chosen:
         combination: The schedule of each task.
         untuned: The model with all default schedules; None if it was not built.
         replaced: The names of the tasks whose winner gave way to another schedule.
-        defaults: The indices of those of them whose default schedule stands.
     """
 
     model: CompiledModel
     combination: Mapping[int, Choice]
     untuned: CompiledModel | None
     replaced: Sequence[str] = ()
-    defaults: Collection[int] = ()
 
 
 def choose(
@@ -83,14 +79,18 @@ def choose(
         combinations = combinations_to_compare(tuned.tasks, winners, builder.defaults)
         left = budget.left_before(CHECKS)
         seconds = sum(execution_seconds(first, of_size) for of_size in feeds)
-        rounds = rounds_within([_EXECUTIONS * seconds], max(_COMPARING * left, _DOUBT_SECONDS))
         # Each further model, and the final one, take about as long to compile as the first.
         affordable = (1 - _COMPARING) * left / taken - 1 + (untuned is not None)
+        count = 1 + max(0, math.floor(min(affordable, len(combinations))))
         doubts = _doubts(builder, tuned)
-        settles = (
-            untuned is not None and bool(doubts.tasks) and rounds * _EXECUTIONS * seconds <= max(left, _DOUBT_SECONDS)
-        )
-        combinations = combinations[: 1 + max(int(settles), math.floor(min(affordable, len(combinations))))]
+        if (
+            doubts.tasks
+            and untuned is not None
+            and FEWEST_ROUNDS * _executions(2) * seconds <= max(left, _DOUBT_SECONDS)
+        ):
+            count = max(2, count)  # both models are there
+        combinations = combinations[:count]
+        rounds = rounds_within([_executions(count) * seconds], max(_COMPARING * left, _DOUBT_SECONDS))
         if len(combinations) == 1:
             return alone
         run.say("comparing finalists inside the model")
@@ -103,16 +103,16 @@ def choose(
     except KeyboardInterrupt:
         run.interrupted = True
         return alone
-    replaced = [task.task for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
-    defaults = {task.index for task in replaced if final[task.index] == builder.defaults[task.index]}
-    return Chosen(model, final, built[1], [task.name for task in replaced], defaults)
+    replaced = [task.task.name for task in tuned.tasks if final.get(task.task.index) != winners.get(task.task.index)]
+    return Chosen(model, final, built[1], replaced)
+
+
+def _executions(combinations: int) -> int:
+    """The executions of models in a round that finds the fastest of some combinations, and checks it."""
+    return 2 * (combinations + 2)
 
 
 def _doubts(builder: ModelBuilder, tuned: TunedTasks) -> Doubts:
-    """The winners that have not raced, or beside other load only."""
+    """The winners that have not raced with the default, or beside other load only."""
     tasks = [index for index in unproven(tuned.tasks) if builder.winners.get(index) != builder.defaults.get(index)]
-    if not tasks or is_quiet():
-        return Doubts(tasks)
-    winners, defaults = builder.winners, builder.defaults
-    busy = {index: [builder.cores(index, each[index]) for each in (winners, defaults)] for index in tasks}
-    return Doubts(tasks, [index for index, (winner, default) in busy.items() if winner < default], disturbed=True)
+    return Doubts(tasks, bool(tasks) and not is_quiet(), builder.cores)

@@ -115,7 +115,7 @@ class ModelResult(CompileResult):
         untuned: Seconds with the default schedule of every task, timed in turns with `latency`. None if that model was
             not built.
         curve: (seconds of tuning, summed seconds of the kernels).
-        inside: Tasks whose winner was replaced by another finalist that was faster in the whole model.
+        inside: Tasks that have another schedule in the model than the one that was the fastest alone.
         interrupted: Whether Ctrl-C ended the tuning.
         disturbed: Whether something else used the machine while `latency` and `untuned` were measured.
         speedup: The time with default schedules over that of the tuned model, at the first size; None if `untuned` is.

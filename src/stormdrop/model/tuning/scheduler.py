@@ -128,13 +128,19 @@ def recorded_tasks(graph: Graph, target: Cpu, options: TuneOptions, store: Store
         target: The machine that the records are of.
         options: How the tasks would be tuned.
         store: The records. Any finished session answers, however short it was, and even if something else disturbed
-            its last race. With None all tasks have their default schedules.
+            its last race; but not one without a race if something else used the machine. With None all tasks have their
+            default schedules.
     """
     tasks = tasks_of(graph, target, options)
     for task in tasks:
         if task.kernel is not None:
             answer = None if store is None else task.kernel.answered(store, 0, None, disturbed=True)
-            task.state = Waiting(task.kernel, "default schedule") if answer is None else Answered(task.kernel, answer)
+            if answer is None:
+                task.state = Waiting(task.kernel, "default schedule")
+            elif answer.suspect and answer.baseline is None and not answer.default_failed:
+                task.state = Waiting(task.kernel, "default schedule: what was measured beside other load did not race")
+            else:
+                task.state = Answered(task.kernel, answer)
     return TunedTasks([task.tuned() for task in tasks], False, [])
 
 

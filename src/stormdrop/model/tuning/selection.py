@@ -15,11 +15,12 @@ A task has one schedule for all sizes of the model, so its time is that of its c
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
+from ...machine.sharing.foreign_load import LoadWatch, read_counters
 from ...statistics import ratio_interval
 from ...tuning.race import ALPHA, is_faster
 from ..artifact.artifact import CompiledModel
@@ -43,13 +44,13 @@ class Doubts:
 
     Attributes:
         tasks: Their tasks, by index.
-        refused: Those of them that cannot prove it now.
-        disturbed: Whether something else uses the machine.
+        disturbed: Whether something else used the machine before the comparison.
+        cores: How many cores a schedule of a task keeps busy.
     """
 
     tasks: Collection[int] = ()
-    refused: Collection[int] = ()
     disturbed: bool = False
+    cores: Callable[[int, Choice], int] = lambda *_: 1
 
 
 def unproven(tasks: Sequence[TunedTask]) -> list[int]:
@@ -109,21 +110,21 @@ def fastest_combination(
     Returns:
         The combination of the fastest schedules, and its model.
     """
-    winners, first = dict(combinations[0]), models[0]
+    watch, before = LoadWatch(models[0].metadata.target["cores"]), read_counters()
     seconds = _measured(models, feeds, rounds)
-    standing = _without_doubt(combinations, seconds, doubts)
-    improved = _replace_slower(standing, combinations, seconds)
-    if improved == winners:
-        return winners, first
-    candidate = build(improved)
+    disturbed = watch.suspect(read_counters() - before) or doubts.disturbed
+    standing, others = _without_doubt(combinations, seconds, replace(doubts, disturbed=disturbed))
+    improved = _replace_slower(standing, others, combinations, seconds)
+    known = next((model for each, model in zip(combinations, models, strict=True) if dict(each) == standing), None)
+    stands = build(standing) if known is None else known
     if improved == standing:
-        return improved, candidate
+        return standing, stands
     # The replaced kernels have other neighbours now than when they were timed.
-    before, after = _measured([first, candidate], feeds, rounds)
+    candidate = build(improved)
+    slower, faster = _measured([stands, candidate], feeds, rounds)
     changed = [index for index in improved if improved[index] != standing.get(index)]
-    if ratio_interval(_total(before, changed), _total(after, changed)).low > 1:
-        return improved, candidate
-    return (winners, first) if standing == winners else (standing, build(standing))
+    ratio = ratio_interval(_total(slower, changed), _total(faster, changed))
+    return (improved, candidate) if ratio.low > 1 else (standing, stands)
 
 
 def fastest_on_board(
@@ -157,32 +158,43 @@ def fastest_on_board(
 
 def _without_doubt(
     combinations: Sequence[Combination], seconds: Sequence[Mapping[int, Sequence[float]]], doubts: Doubts
-) -> dict[int, Choice]:
-    """The winners, with the default in place of each doubtful one that is not faster than it.
+) -> tuple[dict[int, Choice], list[dict[int, Choice]]]:
+    """What stands of the winners, and what may replace it.
 
-    `seconds` are, for each combination, the times of each task by round; the first two are the winners and defaults.
+    Returns:
+        The winners, with the default in place of each doubtful one that is not faster than it. And the other
+        combinations without what has lost by this, or keeps fewer cores busy beside other load.
     """
-    standing = dict(combinations[0])
-    if len(combinations) < 2:
-        return standing
+    standing, others = dict(combinations[0]), [dict(each) for each in combinations[1:]]
     alpha = ALPHA / max(1, len(doubts.tasks))
     for index in doubts.tasks:
-        winner, default = (times.get(index) for times in seconds[:2])
-        choice = combinations[1].get(index)
-        if winner is None or default is None or choice is None or choice == standing.get(index):
+        winner, default = (times.get(index) for times in (*seconds, {})[:2])
+        if winner is None or default is None or combinations[1].get(index) in (None, standing.get(index)):
             continue
-        if index in doubts.refused or not is_faster(winner, default, alpha, doubts.disturbed):
-            standing[index] = choice
-    return standing
+        plain = combinations[1][index]
+        fair = {
+            repr(choice): not doubts.disturbed or doubts.cores(index, choice) >= doubts.cores(index, plain)
+            for choice in (each[index] for each in combinations)
+        }
+        if not fair[repr(standing[index])] or not is_faster(winner, default, alpha, doubts.disturbed):
+            standing[index] = plain
+        for other in others:
+            if other[index] == combinations[0][index] or not fair[repr(other[index])]:
+                other[index] = standing[index]
+    return standing, others
 
 
 def _replace_slower(
-    standing: Combination, combinations: Sequence[Combination], seconds: Sequence[Mapping[int, Sequence[float]]]
+    standing: Combination,
+    others: Sequence[Combination],
+    combinations: Sequence[Combination],
+    seconds: Sequence[Mapping[int, Sequence[float]]],
 ) -> dict[int, Choice]:
     """What stands, with each schedule that another one significantly beats replaced by the fastest of those.
 
-    `seconds` are, for each combination, the times of each task by round. `ALPHA` is the probability of an error
-    in all comparisons together; each single comparison has an accordingly smaller one (Bonferroni).
+    `seconds` are, for each combination, the times of each task by round. `others` are all combinations but the first,
+    as far as they may replace what stands. `ALPHA` is the probability of an error in all comparisons together; each
+    single comparison has an accordingly smaller one (Bonferroni).
     """
     times_of = {
         index: next(
@@ -194,10 +206,10 @@ def _replace_slower(
         if index in seconds[0]
     }
     comparisons = [
-        (index, combination[index], times[index])
+        (index, other[index], times[index])
         for index in times_of
-        for combination, times in zip(combinations[1:], seconds[1:], strict=True)
-        if index in times and combination.get(index) != standing[index]
+        for other, times in zip(others, seconds[1:], strict=True)
+        if index in times and other.get(index) != standing[index]
     ]
     confidence = 1 - ALPHA / max(1, len(comparisons))
     improved, fastest = dict(standing), dict(times_of)

@@ -442,7 +442,10 @@ def _result(job: _Job, tuned: TunedTasks, baseline: Baseline, final: _Final) -> 
         latency=timing.tuned[0],
         untuned=timing.untuned[0] if timing.untuned else None,
         verified=right.last,
-        tasks=[replace(task, kept_default=task.task.index in final.chosen.defaults) for task in tuned.tasks],
+        tasks=[
+            replace(task, kept_default=final.builder.kept_default(task.task.index, verified.combination))
+            for task in tuned.tasks
+        ],
         curve=tuned.curve,
         inside=final.chosen.replaced,
         interrupted=run.interrupted,
