@@ -29,7 +29,7 @@ from tvm import relax
 from tvm.relax import backend, transform
 
 from ..artifact.machines import main_name, workspace_name
-from ..graph.expressions import bindings_of
+from ..graph.expressions import bindings_of, operator_name
 from ..passes.rewriting import rewrite_main
 
 _STORAGE, _TENSOR = "relax.memory.alloc_storage", "relax.memory.alloc_tensor"
@@ -104,7 +104,7 @@ def _remove_checks(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRMod
     """The module without the checks of each argument's type and shape, which `CompiledModel.run` has made already."""
 
     def is_check(binding: relax.VarBinding) -> bool:
-        return getattr(_operator(binding.value), "global_symbol", "") in _CHECKS
+        return getattr(getattr(binding.value, "op", None), "global_symbol", "") in _CHECKS
 
     for _, name in _mains(mod):
         mod = rewrite_main(mod, _RemoveBindings(mod, is_check), name)
@@ -129,13 +129,9 @@ class _RemoveBindings(relax.PyExprMutator):
             super().visit_var_binding_(binding)
 
 
-def _operator(value: Any) -> Any:
-    return value.op if isinstance(value, relax.Call) else None
-
-
 def _allocation(value: Any) -> str | None:
     """The name of the operator by which a value allocates memory; None if it allocates none."""
-    name = getattr(_operator(value), "name", "")
+    name = operator_name(value)
     return name if name in (_STORAGE, _TENSOR) else None
 
 

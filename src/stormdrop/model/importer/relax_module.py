@@ -134,7 +134,7 @@ def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, Range]:
             origin[binding.var] = origin[call]
         if not isinstance(call, relax.Call):
             continue
-        operator = getattr(call.op, "name", "").removeprefix("relax.")
+        operator = operator_name(call).removeprefix("relax.")
         if operator in _KEEPS_ALL and call.args[0] in origin:
             origin[binding.var] = origin[call.args[0]]
         if operator == "take" and isinstance(call.args[0], GenericConst) and call.args[1] in origin:

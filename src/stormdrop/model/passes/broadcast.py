@@ -50,7 +50,7 @@ class _Expand(relax.PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
-        name = getattr(call.op, "name", "")
+        name = operator_name(call)
         if name == "relax.call_tir" and _rank(call) == _RANK:
             return self._bound(call)
         if name == "relax.clip" and _rank(call) == _RANK:

@@ -11,6 +11,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..graph.expressions import operator_name
 from .rewriting import rewrite_main
 
 
@@ -23,6 +24,6 @@ def clip_indices(mod: tvm.IRModule) -> tvm.IRModule:
 class _Clip(relax.PyExprMutator):
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
-        if getattr(call.op, "name", "") != "relax.take" or call.attrs.mode != "fast":
+        if operator_name(call) != "relax.take" or call.attrs.mode != "fast":
             return call
         return self.builder_.normalize(relax.op.take(*call.args, axis=call.attrs.axis, mode="clip"))

@@ -15,6 +15,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ..graph.expressions import operator_name
 from .rewriting import rewrite_main
 
 _QUARTERS = 4  # in an exponent of 1
@@ -30,7 +31,7 @@ def expand_powers(mod: tvm.IRModule) -> tvm.IRModule:
 class _Powers(relax.PyExprMutator):
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
-        quarters = self._quarters(call) if getattr(call.op, "name", "") == "relax.power" else None
+        quarters = self._quarters(call) if operator_name(call) == "relax.power" else None
         if quarters is None:
             return call
         value = call.args[0]

@@ -19,6 +19,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..graph.expressions import operator_name
 from ..graph.layers import copied
 from .rewriting import rewrite_main
 
@@ -45,7 +46,7 @@ def as_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
 class _AsReshapes(relax.PyExprMutator):
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
-        renames = getattr(call.op, "name", "") in ("relax.squeeze", "relax.expand_dims", "relax.flatten")
+        renames = operator_name(call) in ("relax.squeeze", "relax.expand_dims", "relax.flatten")
         if renames and static_shape(call.ty) is not None:
             return self.builder_.normalize(relax.op.reshape(call.args[0], call.ty.shape))
         return call
@@ -55,7 +56,7 @@ class _AsReshapes(relax.PyExprMutator):
 class _Views(relax.PyExprMutator):
     def visit_call_(self, call: relax.Call) -> Any:
         call = self.visit_expr_post_order(call)
-        name = getattr(call.op, "name", "")
+        name = operator_name(call)
         if name == "relax.permute_dims" and _moves_unit_axes_only(call):
             return self._reshape(call.args[0], call.ty.shape)
         if name in _REDUCING and _reduces_unit_axes_only(call):
@@ -69,7 +70,7 @@ class _Views(relax.PyExprMutator):
     def _duplicated(self, source: Any) -> Any:
         """The same value, with copies of the bindings that only move data or rename axes on the way to it."""
         bound = self.lookup_binding(source) if isinstance(source, relax.Var) else None
-        if not isinstance(bound, relax.Call) or getattr(bound.op, "name", "") not in _MOVING | _RENAMING:
+        if not isinstance(bound, relax.Call) or operator_name(bound) not in _MOVING | _RENAMING:
             return source
         copy = relax.Call(bound.op, [self._duplicated(bound.args[0]), *bound.args[1:]], bound.attrs)
         binding = copied(source, self.builder_.normalize(copy))
@@ -78,7 +79,7 @@ class _Views(relax.PyExprMutator):
 
     def _reshape(self, source: Any, shape: Any) -> Any:
         bound = self.lookup_binding(source) if isinstance(source, relax.Var) else None
-        if isinstance(bound, relax.Call) and getattr(bound.op, "name", "") == "relax.reshape":
+        if isinstance(bound, relax.Call) and operator_name(bound) == "relax.reshape":
             source = bound.args[0]
         if static_shape(source.ty) == tuple(int(extent) for extent in shape):
             return source

@@ -195,7 +195,7 @@ class _Values:
         wanted: set[Any] = set()
         for variable, value in reversed(self._made.items()):
             moved = variable in wanted and variable not in barred
-            if _is_view(value) and moved:
+            if operator_name(value) in VIEWS and moved:
                 wanted.add(value.args[0])
             if not calls_kernel(value):
                 continue
@@ -211,11 +211,11 @@ class _Values:
             return False
         if calls_kernel(value):
             return self._functions[value.args[0].name_hint] is not None
-        return _is_view(value)
+        return operator_name(value) in VIEWS
 
     def _needed_in_float32(self, variable: Any, value: Any) -> Iterable[Any]:
         """The variables that what makes a variable must read in float32."""
-        if _is_view(value):
+        if operator_name(value) in VIEWS:
             return ()
         if not calls_kernel(value) or self._functions[value.args[0].name_hint] is None:
             return variables_of(value)
@@ -226,7 +226,7 @@ class _Values:
     def _groups(self) -> Iterable[list[Any]]:
         """Variables that are stored alike."""
         for variable, value in reversed(self._made.items()):
-            if _is_view(value):
+            if operator_name(value) in VIEWS:
                 yield [variable, value.args[0]]
             elif calls_kernel(value) and variable not in self._kept:
                 yield from self._multiplied(value)
@@ -234,10 +234,6 @@ class _Values:
 
 def _rounded_elements(tensor: Any) -> Any:
     return te.compute(tensor.shape, lambda *index: tensor(*index).astype(BFLOAT16), name="rounded")
-
-
-def _is_view(value: Any) -> bool:
-    return isinstance(value, relax.Call) and operator_name(value) in VIEWS
 
 
 def _is_constant(value: Any) -> bool:
