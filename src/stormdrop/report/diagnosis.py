@@ -67,7 +67,10 @@ def _default(view: KernelView, search: Searched) -> str:
     if not view.kept_default:
         return ""
     if not search["disturbed"]:
-        return "The model has its default schedule: no candidate was significantly faster, in its last race or inside the model."
+        return (
+            "The model has its default schedule: no candidate was significantly faster, in its last race or inside "
+            "the model."
+        )
     faster = [each for each in search["finalists"] if view.alone is not None and each["seconds"] < view.alone]
     measured = (
         f" In that race {faster[0]['sketch']} took {time(faster[0]['seconds'])}, the default {time(view.alone)}."
@@ -76,7 +79,8 @@ def _default(view: KernelView, search: Searched) -> str:
     )
     return (
         "The model has its default schedule, because its last race was disturbed or had no time left, and no "
-        f"schedule has proved inside the model that it is faster.{measured} Tune it again on an idle machine, or with more time."
+        f"schedule has proved inside the model that it is faster.{measured} Tune it again on an idle machine, or with "
+        "more time."
     )
 
 
