@@ -95,11 +95,20 @@ def test_a_terminal_sees_what_is_done_and_for_how_long(
         time.sleep(0.05)
         print("line", file=sys.stderr)
         tell("x" * 200)
-        seen("half a line\nrunning sqlite://me:***@host: xxx")
+        seen("half a line\nrunning sqlite://me…: xxx")
         assert [len(line) for line in screen(written)] == [9, 11, 79]
     written += capfd.readouterr().err
     assert screen(written) == ["a warning", "half a line", ""]
     assert not [thread for thread in threading.enumerate() if thread.name == "status line"]
+
+
+def test_a_long_opening_leaves_room_for_what_is_done(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_for_terminal(monkeypatch)
+    with telling(f"timing {'long/' * 30}m.onnx", "loading TVM"):
+        (line,) = screen(capfd.readouterr().err)
+    assert line.endswith("…: loading TVM, 0 s") and len(line) == 79
 
 
 def test_a_tuning_takes_the_place_of_the_line(

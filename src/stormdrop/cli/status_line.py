@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..tuning.result import Progress
 
 _EVERY = 1.0  # seconds between two drawings
+_OPENING = 20  # columns that what the command does has at least, if the line is narrow
 
 
 @contextlib.contextmanager
@@ -137,8 +138,9 @@ class _Line:
         """Draws the line, unless it is hidden."""
         with self._lock:
             if not self._hidden and not self._midway:
-                text = f"{self._opening}: {self._text}" if self._text else self._opening
-                words = f"{text}, {time.monotonic() - self._begin:.0f} s"
+                text = f": {self._text}" if self._text else ""
+                text += f", {time.monotonic() - self._begin:.0f} s"
+                words = _shortened(self._opening, max(_OPENING, self._width - len(text))) + text
                 self._put(f"\r{words[: self._width]}\x1b[K")
 
     def hide(self) -> None:
@@ -163,6 +165,10 @@ class _Line:
         # The handler of a signal must not write to a buffer that the program may be writing to.
         with contextlib.suppress(OSError):  # the terminal has gone, and the line is worth no result
             os.write(self._stream.fileno(), text.encode(errors="replace"))
+
+
+def _shortened(words: str, width: int) -> str:
+    return words if len(words) <= width else f"{words[: width - 1]}…"
 
 
 class _Above:

@@ -139,7 +139,8 @@ def test_an_input_that_something_is_divided_by_is_never_zero() -> None:
     assert index_ranges(builder.get(), ["x", "y"]) == {"y": (1, 3)}
 
 
-def test_places_that_are_written_to_are_found() -> None:
+@pytest.mark.parametrize(("reduction", "found"), [("update", (0, 16, True)), ("add", 16)])
+def test_places_that_are_written_to_are_found(reduction: str, found: object) -> None:
     builder = relax.BlockBuilder()
     cache, rows = (
         relax.Var("cache", relax.TensorType([2, 16], "float32")),
@@ -148,9 +149,9 @@ def test_places_that_are_written_to_are_found() -> None:
     new = relax.Var("new", relax.TensorType([2, 3], "float32"))
     with builder.function("main", [cache, rows, new]):
         with builder.dataflow():
-            result = builder.emit_output(relax.op.scatter_elements(cache, rows, new, axis=-1))
+            result = builder.emit_output(relax.op.scatter_elements(cache, rows, new, -1, reduction))
         builder.emit_func_output(result)
-    assert index_ranges(builder.get(), ["cache", "rows", "new"]) == {"rows": (0, 16, True)}
+    assert index_ranges(builder.get(), ["cache", "rows", "new"]) == {"rows": found}
 
 
 @pytest.mark.parametrize("opset", [7, 13])

@@ -89,6 +89,17 @@ def test_places_of_a_static_cache_may_be_any_of_it(by_tvm: bool, monkeypatch: py
     Reference.compute(graph)
 
 
+class Sums(torch.nn.Module):  # type: ignore[name-defined]
+    def forward(self, x: Any, of: Any, at: Any) -> tuple[Any, Any]:
+        return x.index_add(0, of, x), x.index_put((at,), x, accumulate=True)
+
+
+def test_places_where_values_are_summed_up_may_be_equal() -> None:
+    places = torch.zeros(6, dtype=torch.int64)
+    graph = import_torch(Sums(), (torch.zeros(6), places, places.clone()))
+    assert graph.source.index_ranges() == {"of": 6, "at": 6}
+
+
 def raised(error: Exception) -> Any:
     raise error
 

@@ -87,6 +87,15 @@ def test_values_lie_within_what_they_index() -> None:
         assert 0 <= sample.feeds["angle"].min() < 0.3 and 0.7 < sample.feeds["angle"].max() <= 1
 
 
+def test_places_where_values_are_summed_up_may_be_equal() -> None:
+    node = onnx.helper.make_node("ScatterElements", ["sums", "rows", "row"], ["y"], axis=0, reduction="add")
+    shapes = {"sums": (9,), "row": (6,)}
+    inputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    inputs.append(onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.INT64, (6,)))
+    graph = onnx.helper.make_graph([node], "sums", inputs, [onnx.ValueInfoProto(name="y")])
+    assert index_ranges(onnx.helper.make_model(graph)) == {"rows": 9}
+
+
 def test_places_that_are_written_to_are_different() -> None:
     """What two values write to one place depends on their order: a static cache is written to wherever it may be."""
     nodes = [
@@ -106,6 +115,8 @@ def test_places_that_are_written_to_are_different() -> None:
     given = [random_feeds([TensorInfo("rows", (1, 6), "int64")], seed, ranges)["rows"] for seed in range(40)]
     assert all(len(set(rows.ravel().tolist())) == 6 for rows in given)
     assert set(np.concatenate(given).ravel().tolist()) == set(range(16))
+    grid = random_feeds([TensorInfo("rows", (8, 5), "int64")], 0, ranges)["rows"]
+    assert all(len(set(line.tolist())) == len(line) for line in (*grid, *grid.T)), "they are along each axis, at least"
     many = random_feeds([TensorInfo("rows", (2, 40), "int64")], 0, ranges)["rows"]
     assert 8 < len(set(many.ravel().tolist())) <= 16, "there are more of them than places"
 

@@ -128,6 +128,7 @@ def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, Range]:
     lengths: dict[str, int] = {}
     divisors: dict[str, tuple[int, int]] = {}
     places: dict[str, int] = {}
+    plain: set[str] = set()  # the inputs whose places are all different
     for binding in bindings_of(main):
         call = binding.value
         if isinstance(call, relax.Var) and call in origin:
@@ -146,8 +147,9 @@ def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, Range]:
         if operator == "scatter_elements" and call.args[1] in origin:
             length, name = int(call.args[0].ty.shape[int(call.attrs.axis)]), origin[call.args[1]]
             places[name] = min(length, places.get(name, length))
+            plain |= {name} if call.attrs.reduction == "update" else set()
     found: dict[str, Range] = {**divisors, **lengths}
-    return {**found, **{name: as_places(found.get(name), length) for name, length in places.items()}}
+    return {**found, **{name: as_places(found.get(name), length, name not in plain) for name, length in places.items()}}
 
 
 @dataclass(eq=False)

@@ -220,14 +220,21 @@ def _by_onnx(name: str, program: Any, origin: TorchOrigin) -> Graph:
 _KEEPS = ("_to_copy", "_unsafe_view", "alias", "clone", "permute", "squeeze", "unsqueeze", "view")
 """Operators of torch whose output holds every element of their first input, once."""
 
-_WRITES = ("index_add", "index_copy", "index_fill", "scatter", "scatter_add", "scatter_reduce")
+_SUMS = ("index_add", "scatter_add", "scatter_reduce")
+"""Operators of torch that sum up, or reduce, what is written to one place along an axis."""
+
+_WRITES = ("index_copy", "index_fill", "scatter", *_SUMS)
 """Operators of torch that write to places along an axis: their second input is the axis, their third the places."""
 
 
-def _places(program: Any) -> dict[str, int]:
-    """The inputs whose elements are places of an axis that is written to, as in a static cache, with its length."""
+def _places(program: Any) -> dict[str, tuple[int, bool]]:
+    """The inputs whose elements are places of an axis that is written to, as in a static cache.
+
+    Returns:
+        By name the length of the axis, and whether what is written to one place is summed up.
+    """
     origin = {node: node.name for node in program.graph.nodes if node.op == "placeholder"}
-    found: dict[str, int] = {}
+    found: dict[str, tuple[int, bool]] = {}
     for node in program.graph.nodes:
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
@@ -235,20 +242,22 @@ def _places(program: Any) -> dict[str, int]:
         if operator in _KEEPS and node.args[0] in origin:
             origin[node] = origin[node.args[0]]
         written: list[tuple[int, Any]] = []
+        sums = operator in _SUMS
         if operator in ("index_put", "_unsafe_index_put"):
-            written = list(enumerate(node.args[1]))
+            written, sums = list(enumerate(node.args[1])), len(node.args) > 3 and bool(node.args[3])
         elif operator in _WRITES:
             written = [(node.args[1], node.args[2])]
         for axis, places in written:
             if places in origin and places.meta["val"].dtype is not torch.bool:
                 length, name = int(node.args[0].meta["val"].shape[axis]), origin[places]
-                found[name] = min(length, found.get(name, length))
+                before, summed = found.get(name, (length, True))
+                found[name] = min(length, before), summed and sums
     return found
 
 
-def _with_places(ranges: Ranges, places: Mapping[str, int]) -> Ranges:
+def _with_places(ranges: Ranges, places: Mapping[str, tuple[int, bool]]) -> Ranges:
     """What is known of the values of inputs, some of which are places of an axis that is written to."""
-    return {**ranges, **{name: as_places(ranges.get(name), length) for name, length in places.items()}}
+    return {**ranges, **{name: as_places(ranges.get(name), *known) for name, known in places.items()}}
 
 
 def _refuse_mutation(name: str, program: Any) -> None:

@@ -58,7 +58,7 @@ class TorchOrigin(Origin):
             name: torch.zeros(examples[name].shape, dtype=examples[name].dtype) for name in self.input_names
         }
         self.ranges: Ranges = {}
-        self.places: Mapping[str, int] = {}
+        self.places: Mapping[str, tuple[int, bool]] = {}
         self.onnx: Any = None
         self.other_import: Callable[[], Graph] | None = None
         self._double: Any = None

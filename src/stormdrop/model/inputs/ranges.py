@@ -17,26 +17,28 @@ UNBOUNDED = 3e38
 """Stands for infinity in the bounds of reals: JSON has no infinity."""
 
 
-def as_places(found: Range | None, length: int) -> Range:
+def as_places(found: Range | None, length: int, sums: bool = False) -> Range:
     """The range of an integer input whose values are places of an axis that is written to, one for each value.
 
-    What two values write to one place depends on their order, so all are different.
+    What two values write to one place depends on their order, so all are different, unless what is written is summed
+    up there.
 
     Args:
         found: What is known of the input otherwise.
         length: The length of the axis.
+        sums: Whether it is summed up, or reduced in another way.
 
     Example:
-        >>> as_places(None, 16), as_places(8, 16), as_places((1, 3), 16)
-        ((0, 16, True), (0, 8, True), (1, 3))
+        >>> as_places(None, 16), as_places(8, 16), as_places((1, 3), 16), as_places(None, 16, sums=True)
+        ((0, 16, True), (0, 8, True), (1, 3), 16)
     """
     if isinstance(found, int):
         length = min(found, length)
     elif isinstance(found, tuple) and len(found) == 3:
-        length = min(int(found[1]), length)
+        length, sums = min(int(found[1]), length), False
     elif found is not None:
         return found
-    return 0, length, True
+    return length if sums else (0, length, True)
 
 
 def is_range(found: Any) -> bool:

@@ -143,12 +143,14 @@ def _drawn(inputs: Sequence[TensorInfo], ranges: Ranges, seed: int, reals: Draw)
 
 
 def _integers(rng: np.random.Generator, shape: tuple[int, ...], found: Range) -> NDArray[Any]:
-    """Integers of a range: each once if they have to be different, unless there are more of them than it has."""
+    """Integers of a range; if they have to be different, each once, or once along each axis, as far as it goes."""
     first, end, *different = (0, found) if isinstance(found, int) else found
-    first, end, count = int(first), int(end), math.prod(shape)
-    if any(different) and count <= end - first:
-        return first + rng.choice(end - first, count, replace=False).reshape(shape)
-    return rng.integers(first, end, shape)
+    first, values, count = int(first), int(end) - int(first), math.prod(shape)
+    if any(different) and count <= values:
+        return first + rng.choice(values, count, replace=False).reshape(shape)
+    if any(different) and max(shape) <= values:
+        return np.asarray(first + rng.permutation(values)[np.indices(shape).sum(axis=0) % values])
+    return rng.integers(first, first + values, shape)
 
 
 def _within(values: NDArray[Any], found: Range | None, rng: np.random.Generator) -> NDArray[Any]:

@@ -52,7 +52,7 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
     of 0, 1, 2 and so on also makes indices of its elements: this is how some exporters write `OneHot`. An input of one
     element that is compared with a constant, as a sampling rate with 16000, has that value: others may have no meaning.
     An integer that something is divided by is 1 or 2. A real number that goes into a root is not negative, and so on.
-    The places of an axis that is written to are all different.
+    The places of an axis that is written to are all different, unless what is written there is summed up.
 
     Returns:
         By the name of the input the length of the table, the shortest one if there are several; the first value of its
@@ -84,7 +84,7 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
         for name, length in _indexed(node, shapes):
             if name in origin:
                 shorten(origin[name], length)
-                written |= {origin[name]} if node.op_type in _WRITES else set()
+                written |= {origin[name]} if node.op_type in _WRITES and not _reduces(node) else set()
         if node.op_type == "OneHot" and read[0] is not None and node.input[1] in values:
             shorten(read[0], values[node.input[1]])
         if node.op_type in ("Div", "Mod") and read[1] is not None:
@@ -116,6 +116,11 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
     places = {name: as_places(lengths[name], lengths[name]) for name in written}
     found: dict[str, Range] = {**bounds, **single, **lengths, **places}
     return {**{name: known for name, known in found.items() if name not in reals}, **domains}
+
+
+def _reduces(node: onnx.NodeProto) -> bool:
+    """Whether what is written to one place is summed up there, or reduced in another way."""
+    return bool(attribute_of(node, "reduction", "none") != "none")
 
 
 def _indexed(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:

@@ -78,7 +78,7 @@ def model_page(
         details=_details(views, numbering),
         timed_inside=tuning["profile"] is not None,
         left=never_tuned(tuning),
-        untuned=[
+        never_tuned=[
             (task, next((view for view in views if view.name == task["name"]), None)) for task in kernels_left(tuning)
         ],
         kept=[view for view in views if view.kept_default and view.share is not None],
