@@ -42,7 +42,7 @@ from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 from tvm_ffi import structural_map, structural_walk
 
 from ..ir.attributes import NON_TEMPORAL, UNALIGNED
-from ..ir.expressions import transform_statement
+from ..ir.expressions import intrinsic, transform_statement
 from .bfloat16 import with_bits, with_rounding
 from .denormals import with_mode_for_denormals
 from .dot_products import with_dot_products
@@ -130,7 +130,7 @@ def _chooses(statement: Any) -> bool:
     calls: list[Any] = []
     branches: list[Any] = []
     structural_walk(statement, ((Call, calls.append), (IfThenElse, branches.append)))
-    return bool(branches) or any(call.op.name.split(".")[-1] == "if_then_else" for call in calls)
+    return bool(branches) or any(intrinsic(call) == "if_then_else" for call in calls)
 
 
 def _with_nan_in_extrema(function: PrimFunc) -> PrimFunc:

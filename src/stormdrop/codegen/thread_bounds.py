@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm.ir import Call, TensorLoad, Var
+from tvm.ir import TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.tirx import AttrStmt, Bind, BufferStore, Evaluate, For, IfThenElse, PrimFunc, SeqStmt
 
 from ..errors import UnsupportedFunction
-from ..ir.expressions import children
+from ..ir.expressions import children, intrinsic
 from ..ir.grid import GridEvaluator
 from ..machine.gpu import Gpu
 from .gpu_lowering import lower_for_gpu
@@ -73,7 +73,7 @@ class _Values(GridEvaluator):
     def __call__(self, node: Any) -> Array:
         if isinstance(node, TensorLoad) or (isinstance(node, Var) and node not in self.ranges):
             raise UnsupportedFunction("its value depends on data")
-        shift = _SHIFTS.get(node.op.name.split(".")[-1]) if isinstance(node, Call) else None
+        shift = _SHIFTS.get(intrinsic(node))
         return super().__call__(node) if shift is None else np.asarray(shift(*map(self, node.args)))
 
 
@@ -134,7 +134,7 @@ class _Walk:
 
     def _expression(self, node: Any, holds: Array) -> None:
         """Judges the loads in an expression. The branch of a condition is evaluated only where it is taken."""
-        if isinstance(node, Call) and node.op.name.split(".")[-1] == "if_then_else":
+        if intrinsic(node) == "if_then_else":
             condition, then, otherwise = node.args
             self._expression(condition, holds)
             try:

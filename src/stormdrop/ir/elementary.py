@@ -25,12 +25,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Call, Var
+from tvm.ir import Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 from tvm.tirx import BufferStore, PrimFunc
 
-from .expressions import Expr, children, rebuild, transform, transform_statement
+from .expressions import Expr, children, intrinsic, is_selection, rebuild, transform, transform_statement
 
 # Binds a value to a new variable, and returns the variable.
 Bind = Callable[[Expr], Expr]
@@ -120,7 +120,7 @@ def _expanded_value(node: Expr, expansions: Mapping[str, Expansion]) -> Expr:
         return variable
 
     def visit(item: Expr) -> Expr | None:
-        if isinstance(item, prim.Select) or (isinstance(item, Call) and "if_then_else" in item.op.name):
+        if is_selection(item):
             # A branch may be defined only if it is taken: the values that it uses are bound inside of it.
             condition, *branches = children(item)
             expanded = [_expanded_value(branch, expansions) for branch in branches]
@@ -132,10 +132,10 @@ def _expanded_value(node: Expr, expansions: Mapping[str, Expansion]) -> Expr:
         if product is not None:  # a division in place of a division and a product
             argument, other = (transform(operand, visit) for operand in product)
             return bind(other / _one_plus_exp(bind(argument), bind))
-        if not isinstance(item, Call) or str(item.ty.dtype) != "float32":
+        expansion = expansions.get(intrinsic(item))
+        if expansion is None or str(item.ty.dtype) != "float32":
             return None
-        expansion = expansions.get(item.op.name.split(".")[-1])
-        return None if expansion is None else expansion(bind(transform(item.args[0], visit)), bind)
+        return expansion(bind(transform(item.args[0], visit)), bind)
 
     result = transform(node, visit)
     for variable, value in reversed(bound):
@@ -167,7 +167,7 @@ def _bounded_before(node: Expr) -> Expr | None:
         else:
             high = max(min(high, bound), low)
         found = found.b if bounds[0].same_as(found.a) else found.a
-    if not isinstance(found, Call) or str(found.ty.dtype) != "float32" or not found.op.name.endswith(".nearbyint"):
+    if intrinsic(found) != "nearbyint" or str(found.ty.dtype) != "float32":
         return None
     if not -_MOST_ROUNDED <= low <= high <= _MOST_ROUNDED:
         return None
@@ -225,7 +225,7 @@ def _sigmoid_and_factor(item: Expr) -> tuple[Expr, Expr] | None:
     if not isinstance(item, prim.Mul) or str(item.ty.dtype) != "float32":
         return None
     for factor, other in ((item.a, item.b), (item.b, item.a)):
-        if isinstance(factor, Call) and factor.op.name.endswith(".sigmoid"):
+        if intrinsic(factor) == "sigmoid":
             return factor.args[0], other
     return None
 

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm.ir import Call, TensorLoad
+from tvm.ir import TensorLoad
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm
 
 from ..errors import UnsupportedFunction
 from .dtypes import INFINITE, is_float, limits
-from .expressions import children, is_selection, loads_in, rebuild, walk
+from .expressions import children, intrinsic, is_selection, loads_in, rebuild, walk
 from .reference import evaluate_graph
 from .stages import Stage, StageGraph
 
@@ -144,7 +144,7 @@ def _magnitude(node: Any) -> Any:
         return prim.Div(_magnitude(node.a), _magnitude(node.b))
     if isinstance(node, _MONOTONE) and is_float(str(node.ty.dtype)):
         return rebuild(node, [_magnitude(child) for child in children(node)])
-    if isinstance(node, Call) and node.op.name.split(".")[-1] in {"fabs", "abs"}:
+    if intrinsic(node) in {"fabs", "abs"}:
         return _magnitude(node.args[0])
     condition, *values = children(node) if is_selection(node) else [node]
     # A condition on values jumps where it changes, so that the smallest rounding can make a large difference.

@@ -62,9 +62,14 @@ def _operands_of(kind: type) -> Callable[[Expr], list[Expr]]:
 _OPERANDS: dict[type, Callable[[Expr], list[Expr]]] = {}
 
 
+def intrinsic(node: Expr) -> str:
+    """The intrinsic that an expression calls, such as "exp" for `tirx.exp(x)`; empty if it calls none."""
+    return node.op.name.split(".")[-1] if isinstance(node, Call) else ""
+
+
 def is_selection(node: Expr) -> bool:
     """Whether an expression chooses between two values: a `Select`, or a call of `if_then_else`."""
-    return isinstance(node, prim.Select) or (isinstance(node, Call) and node.op.name.split(".")[-1] == "if_then_else")
+    return isinstance(node, prim.Select) or intrinsic(node) == "if_then_else"
 
 
 def rebuild(node: Expr, operands: list[Expr]) -> Expr:

@@ -17,6 +17,7 @@ from tvm.ir.prim.expr import FloatImm, IntImm
 
 from ..errors import UnsupportedFunction
 from .dtypes import is_float
+from .expressions import intrinsic
 from .stages import Axis, Stage
 
 Array = NDArray[Any]
@@ -158,7 +159,7 @@ class GridEvaluator:
             with np.errstate(invalid="ignore"):  # of infinity less infinity
                 return BINARY[type(node)](left, right)
         if isinstance(node, Call):
-            name = node.op.name.split(".")[-1]
+            name = intrinsic(node)
             if name in INTRINSICS:
                 with np.errstate(all="ignore"):
                     return INTRINSICS[name](*(self(argument) for argument in node.args))

@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm.ir import Call
 
-from .expressions import Expr, variables, walk
+from .expressions import Expr, intrinsic, variables, walk
 from .stages import Stage, StageGraph
 
 _MOST_NODES = 64  # of the copies that inlining makes of a value with several loads
@@ -71,10 +71,10 @@ def worth_copying(value: Expr, loads: int, reduced: bool, merged: bool = False) 
             loop costs more than a copy.
         merged: Whether all loads are of one element. LLVM then computes its copies once.
     """
-    calls = [node.op.name for node in walk(value) if isinstance(node, Call)]
-    if reduced and any("if_then_else" in name for name in calls):
+    calls = [intrinsic(node) for node in walk(value) if isinstance(node, Call)]
+    if reduced and "if_then_else" in calls:
         return False
-    costly = any(not name.endswith(_CHEAP_CALLS) for name in calls)
+    costly = any(name not in _CHEAP_CALLS for name in calls)
     # Without this limit a chain of squares would double with every link.
     most = _MOST_MERGED if merged else _MOST_NODES
     return loads <= 1 or (not costly and loads * sum(1 for _ in walk(value)) <= most)

@@ -25,6 +25,7 @@ from .contractions.factors import factor_of, factors_of
 from .dtypes import is_float, is_integer
 from .expressions import (
     children,
+    intrinsic,
     is_selection,
     loads_in,
     rebuild,
@@ -163,7 +164,7 @@ def _moved(operand: Any, nudge: float, node: Any) -> Any:
     number that is one in float64 is left alone there: only arithmetic that is exact in float32, too, makes such.
     """
     kind = str(operand.ty.dtype)
-    name = "nudge" if _is_call(node, _TO_NEAREST) else "nudge_between"
+    name = "nudge" if intrinsic(node) in _TO_NEAREST else "nudge_between"
     step = node.b if isinstance(node, _REMAINDERS) else FloatImm(kind, 1.0)
     # A call, in which the operand stands once: roundings of roundings would grow without bound.
     return tirx.call_pure_extern(kind, name, operand, FloatImm(kind, nudge), step)
@@ -184,11 +185,7 @@ def _rounds(node: Any) -> bool:
         return is_float(str(node.value.ty.dtype)) and is_integer(str(node.ty.dtype))
     if isinstance(node, _REMAINDERS):
         return is_float(str(node.ty.dtype))
-    return _is_call(node, _TO_NEAREST | _TO_A_SIDE)
-
-
-def _is_call(node: Any, names: set[str]) -> bool:
-    return isinstance(node, Call) and node.op.name.split(".")[-1] in names
+    return intrinsic(node) in _TO_NEAREST | _TO_A_SIDE
 
 
 def _inputs(graph: StageGraph, inputs: Sequence[Array], wide: bool = True) -> dict[Any, Array]:
@@ -214,7 +211,7 @@ def check_supported(graph: StageGraph) -> None:
     for stage in graph.stages:
         for expression in (stage.value, *stage.indices):
             for node in walk(expression):
-                if isinstance(node, Call) and node.op.name.split(".")[-1] not in INTRINSICS:
+                if isinstance(node, Call) and intrinsic(node) not in INTRINSICS:
                     raise UnsupportedFunction(f"the NumPy reference does not know the intrinsic {node.op.name}")
                 if not isinstance(node, (Call, *known)):
                     raise UnsupportedFunction(f"the NumPy reference does not know {type(node).__name__}")
@@ -231,7 +228,7 @@ def input_kind(graph: StageGraph) -> str:
         return "integers"
     for stage in graph.stages:
         for node in walk(stage.value):
-            if isinstance(node, Call) and node.op.name.split(".")[-1] in _PARTIAL:
+            if intrinsic(node) in _PARTIAL:
                 return "positive"
             if isinstance(node, prim.Div | prim.Mod) and not isinstance(node.b, FloatImm | IntImm):
                 return "positive"
@@ -250,7 +247,7 @@ def is_exact(graph: StageGraph) -> bool:
                 if np.isfinite(node.value) and abs(node.value) < 1e30 and not float(node.value).is_integer():
                     return False
             elif isinstance(node, Call):
-                if node.op.name.split(".")[-1] not in {"if_then_else", "fabs", "abs"}:
+                if intrinsic(node) not in {"if_then_else", "fabs", "abs"}:
                     return False
             elif children(node) and not isinstance(
                 node, (*_EXACT_NODES, TensorLoad, prim.Cast, prim.FloorDiv, prim.FloorMod, prim.Not)

@@ -21,7 +21,7 @@ from ..errors import UnsupportedFunction
 from . import reference
 from .contractions.contraction import Contraction, find_contraction
 from .dtypes import is_float, limits
-from .expressions import as_type, children, rebuild, rewrite_loads, walk
+from .expressions import as_type, children, intrinsic, is_selection, rebuild, rewrite_loads, walk
 from .kept import kept
 from .stages import Axis, Buffer, Stage, StageGraph, intermediate, shape_of, variable
 
@@ -281,12 +281,10 @@ def _operations(stage: Stage) -> int:
         kind = type(node).__name__
         if kind == "TensorLoad":
             continue
-        if kind in {"Add", "Sub", "Mul", "Div", "Max", "Min"} or (
-            kind == "Call" and "if_then_else" not in node.op.name
-        ):
+        if kind in {"Add", "Sub", "Mul", "Div", "Max", "Min"} or (kind == "Call" and not is_selection(node)):
             per_element += 1
         operands = children(node)
-        if kind == "Select" or (kind == "Call" and "if_then_else" in node.op.name):
+        if is_selection(node):
             operands = operands[1:]  # the condition is free
         pending += operands
     return per_element * math.prod(axis.extent for axis in stage.axes)
@@ -357,7 +355,7 @@ def _narrowed(node: Any, renamed: dict[Any, Any]) -> Any:
         operands[branches] = _same_width(operands[branches])
     elif len(operands) == 2:
         operands = _same_width(operands)
-    if isinstance(node, Call) and node.op.name.endswith("if_then_else"):
+    if intrinsic(node) == "if_then_else":
         return Call(node.op, operands, attrs=node.attrs, ret_ty=operands[1].ty)
     return rebuild(node, operands) if operands else node
 

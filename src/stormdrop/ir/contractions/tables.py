@@ -20,7 +20,7 @@ from tvm.ir import Call, TensorLoad
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
-from ..expressions import Expr, children, substitute, transform
+from ..expressions import Expr, children, intrinsic, substitute, transform
 from ..stages import Axis, Stage, StageGraph, intermediate, variable
 
 ENTRIES = 256
@@ -122,7 +122,7 @@ def _cost(node: Expr, byte: Expr) -> int:
         if key in parts:
             return 0
         parts.add(key)
-        costly = isinstance(item, Call) and not item.op.name.endswith("nearbyint")
+        costly = isinstance(item, Call) and intrinsic(item) != "nearbyint"
         own = _DIVISION if isinstance(item, prim.Div) else _CALL if costly else _OTHER
         return own + sum(map(count, children(item)))
 

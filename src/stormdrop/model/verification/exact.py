@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tvm import relax
-from tvm.ir import Call, GenericConst, TensorLoad
+from tvm.ir import GenericConst, TensorLoad
 
 from ...errors import UnsupportedFunction
 from ...ir import reference
 from ...ir.dtypes import is_float
+from ...ir.expressions import intrinsic
 from ...ir.stages import Stage, StageGraph
 from ...machine.threads import thread_count
 from ..graph.expressions import (
@@ -286,8 +287,7 @@ def _saturated(stage: Stage) -> Any | None:
     """What a stage takes with which a softmax or a sigmoid begins; None of another stage."""
     if stage.combine == "max":
         return stage.value
-    is_sigmoid = isinstance(stage.value, Call) and stage.value.op.name == "tirx.sigmoid"
-    return stage.value.args[0] if is_sigmoid else None
+    return stage.value.args[0] if intrinsic(stage.value) == "sigmoid" else None
 
 
 def _inexact(rounded: bool, noise: np.random.Generator | None, stage: Stage, value: Array) -> Array:

@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tvm.ir import Call
-
 from ...ir.contractions.tables import ENTRIES, with_tables
 from ...ir.elementary import expand_for_cpu
-from ...ir.expressions import variables, walk
+from ...ir.expressions import intrinsic, variables, walk
 from ...ir.inlining import inline_well, inlines_well
 from ...ir.kept import kept
 from ...ir.stages import Stage, StageGraph, assemble
@@ -172,7 +170,5 @@ def _padding(graph: StageGraph) -> Stage | None:
 
 def _condition_variables(stage: Stage) -> set[Any]:
     """The variables in the conditions of a stage."""
-    conditions = [
-        node.args[0] for node in walk(stage.value) if isinstance(node, Call) and "if_then_else" in node.op.name
-    ]
+    conditions = [node.args[0] for node in walk(stage.value) if intrinsic(node) == "if_then_else"]
     return {variable for condition in conditions for variable in variables(condition)}
