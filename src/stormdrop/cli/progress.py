@@ -57,7 +57,7 @@ class Reporter:
 
             begun = 0.0 if self._started is None else time.perf_counter() - self._started
             self._display.show(Progress(0, 0, None, begun, None, "reading"), 0.0)
-            self._live.start()
+            self._live.start(refresh=True)
         return self
 
     def __exit__(
