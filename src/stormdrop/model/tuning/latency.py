@@ -14,7 +14,7 @@ from ...errors import LockTimeout, ModelError
 from ...machine.cpu import Cpu
 from ...machine.sharing.foreign_load import LoadWatch, read_counters
 from ...machine.sharing.lock import MachineLock
-from ...measure.timing import FEWEST_ROUNDS, rounds_within
+from ...measure.timing import FEWEST_ROUNDS, MOST_ROUNDS, rounds_within
 from ...statistics import Interval, median_interval, ratio_interval
 from ..artifact.artifact import CompiledModel
 from ..artifact.onnxruntime_parts import CHOOSING
@@ -29,6 +29,7 @@ from .tuning_run import TuningRun
 
 _LOCK_SECONDS = 0.5  # that the machine is waited for before the last timing, even if no time is left
 _LATENCY_SECONDS = 5.0  # of the last timing, at most, except for very slow models
+_SHORT_SECONDS = 1.0  # of that of a small model
 _LEAST_SECONDS = 0.25  # that it takes, even if no time is left: three rounds beside other load say nothing
 _PROFILE_SECONDS = 0.5  # of the timing of the kernels inside the model, at most, except for slow models
 
@@ -133,7 +134,9 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
     try:
         watch = LoadWatch(cores)
         turns = [2 * execution_seconds(model, feeds) for model, feeds in calls]
-        wanted = rounds_within(turns, _granted(run, _LATENCY_SECONDS, _LEAST_SECONDS))
+        # Fifteen rounds of a small model are over in some milliseconds, which may be noisy ones.
+        most = max(MOST_ROUNDS, round(_SHORT_SECONDS / sum(turns)))
+        wanted = rounds_within(turns, _granted(run, _LATENCY_SECONDS, _LEAST_SECONDS), most=most)
         until = max(run.end, clock.perf_counter() + _LOCK_SECONDS)
         with suppress(LockTimeout), closing(MachineLock()) as lock, lock.exclusive(until):
             while len(quiet) < wanted and len(every) < 2 * wanted and (len(every) < wanted or run.has_time):
