@@ -44,8 +44,11 @@ def test_every_round_begins_with_another_contender() -> None:
 
 
 def test_a_disturbed_round_is_measured_again() -> None:
-    process = Scripted(disturbed=3)
-    assert take_turns([process], 4) == RoundTimes([[4.0, 5.0, 6.0, 7.0]], disturbed=0)  # type: ignore[list-item]
+    process, told = Scripted(disturbed=3), list[str]()
+    times = take_turns([process], 4, on_phase=told.append)  # type: ignore[list-item]
+    assert times == RoundTimes([[4.0, 5.0, 6.0, 7.0]], disturbed=0)
+    assert told[:3] == ["round 1 of 4", *["round 1 of 4, again because of other load"] * 2]
+    assert told[-1] == "round 4 of 4"
 
 
 def test_a_machine_that_stays_disturbed_is_reported() -> None:

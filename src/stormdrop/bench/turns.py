@@ -59,14 +59,16 @@ def take_turns(
         MeasureError: A contender failed, or its process died.
     """
     seconds: list[list[float]] = [[] for _ in processes]
-    disturbed, retries, first = 0, rounds, 0
+    disturbed, retries, first, retried = 0, rounds, 0, False
     with closing(MachineLock()) as lock:
         while len(seconds[0]) < rounds:
-            on_phase(f"round {len(seconds[0]) + 1} of {rounds}")
+            again = ", again because of other load" if retried else ""
+            on_phase(f"round {len(seconds[0]) + 1} of {rounds}{again}")
             with lock.exclusive():
                 times, suspect = _one_round(processes, first, plan)
             first += 1
-            if suspect and retries > 0:
+            retried = suspect and retries > 0
+            if retried:
                 retries -= 1
                 continue
             disturbed += suspect
