@@ -29,7 +29,7 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Show what this machine offers: cores, vectors, caches, measured limits, versions."""
-    with output.stdout_for_json(as_json), telling("looking at this machine", "loading TVM") as tell:
+    with output.stdout_for_json(as_json), telling("this machine", "loading TVM") as tell:
         from ...machine.cpu import Cpu
         from ...machine.gpu import GPUS, target_name
         from ...machine.known_cpus import KNOWN_CPUS
@@ -43,14 +43,14 @@ def doctor(
         from .listing import plugin_status
 
         target = Cpu.detect()
-        if_unknown = "" if refresh else ", if that is unknown"
-        tell(f"measuring its peak{if_unknown}")
+        unless_known = "" if refresh else ", unless it is known"
+        tell(f"measuring its peak{unless_known}")
         limits = peak(target, refresh=refresh)
-        tell(f"measuring its arithmetic units{if_unknown}")
+        tell(f"measuring its arithmetic units{unless_known}")
         units = unit_rates(target, refresh=refresh)
-        tell(f"measuring its memory and caches{if_unknown}")
+        tell(f"measuring its memory and caches{unless_known}")
         memory = memory_rates(target, refresh=refresh)
-        tell("importing the packages of the extras, to see whether they load")
+        tell("importing the packages of the extras")
         document: dict[str, Any] = {
             "cpu": target.cpu,
             "target": target.mcpu,

@@ -158,7 +158,7 @@ def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None,
     from ...model.profile import profile
 
     limits = None
-    tell("measuring the peak of the machine, if that is unknown")
+    tell("measuring the peak of the machine, unless it is known")
     try:
         limits = asdict(peak(Cpu.detect()))
     except MeasureError as error:
