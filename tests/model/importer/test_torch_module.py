@@ -100,6 +100,22 @@ def test_places_where_values_are_summed_up_may_be_equal() -> None:
     assert graph.source.index_ranges() == {"of": 6, "at": 6}
 
 
+class GrowingCache(torch.nn.Module):  # type: ignore[name-defined]
+    """Writes behind what is there already, as a decoder of transformers does."""
+
+    def forward(self, keys: Any, length: Any, new: Any) -> Any:
+        places = torch.arange(new.shape[2]) + length.clone()
+        return keys.clone().index_copy_(2, places, new), keys[:, :, 0] + (length - 1)
+
+
+def test_a_static_cache_may_be_filled_so_far_that_what_comes_fits() -> None:
+    inputs = (torch.zeros(1, 2, 16, 8), torch.tensor(0), torch.zeros(1, 2, 3, 8))
+    graph = import_torch(GrowingCache(), inputs)
+    assert graph.source.index_ranges() == {"length": (0, 14, True)}
+    samples = [each.sample.feeds["length"].item() for each in Reference.compute(graph).expected]
+    assert len(set(samples)) > 1 and set(samples) <= set(range(14))
+
+
 def raised(error: Exception) -> Any:
     raise error
 

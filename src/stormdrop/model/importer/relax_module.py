@@ -149,7 +149,10 @@ def index_ranges(mod: tvm.IRModule, names: Sequence[str]) -> dict[str, Range]:
             places[name] = min(length, places.get(name, length))
             plain |= {name} if call.attrs.reduction == "update" else set()
     found: dict[str, Range] = {**divisors, **lengths}
-    return {**found, **{name: as_places(found.get(name), length, name not in plain) for name, length in places.items()}}
+    return {
+        **found,
+        **{name: as_places(found.get(name), 0, length, name not in plain) for name, length in places.items()},
+    }
 
 
 @dataclass(eq=False)

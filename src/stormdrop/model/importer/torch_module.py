@@ -29,6 +29,7 @@ from ..graph.layers import numbered
 from ..graph.open_blocks import end_blocks
 from ..inputs.combinations import Shapes
 from ..inputs.ranges import Ranges, as_places
+from ..inputs.torch_places import written_places
 from ..onnx.index_ranges import index_ranges as onnx_index_ranges
 from .import_onnx import graph_of
 from .isolated import import_graph
@@ -169,7 +170,7 @@ def _imported(name: str, module: Any, program: Any) -> Graph:
             raise ModelError(f"{name}: torch does not decompose it: {_reason(error)}") from error
     _refuse_mutation(name, decomposed)
     origin = TorchOrigin(name, module, program)
-    origin.places = _places(decomposed)
+    origin.places = written_places(decomposed)
     try:
         graph = _by_tvm(name, decomposed, origin)
     except ModelError as error:
@@ -217,45 +218,7 @@ def _by_onnx(name: str, program: Any, origin: TorchOrigin) -> Graph:
     return replace(graph, source=origin)
 
 
-_KEEPS = ("_to_copy", "_unsafe_view", "alias", "clone", "permute", "squeeze", "unsqueeze", "view")
-"""Operators of torch whose output holds every element of their first input, once."""
-
-_SUMS = ("index_add", "scatter_add", "scatter_reduce")
-"""Operators of torch that sum up, or reduce, what is written to one place along an axis."""
-
-_WRITES = ("index_copy", "index_fill", "scatter", *_SUMS)
-"""Operators of torch that write to places along an axis: their second input is the axis, their third the places."""
-
-
-def _places(program: Any) -> dict[str, tuple[int, bool]]:
-    """The inputs whose elements are places of an axis that is written to, as in a static cache.
-
-    Returns:
-        By name the length of the axis, and whether what is written to one place is summed up.
-    """
-    origin = {node: node.name for node in program.graph.nodes if node.op == "placeholder"}
-    found: dict[str, tuple[int, bool]] = {}
-    for node in program.graph.nodes:
-        if not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        operator = node.target._schema.name.rpartition("::")[2]
-        if operator in _KEEPS and node.args[0] in origin:
-            origin[node] = origin[node.args[0]]
-        written: list[tuple[int, Any]] = []
-        sums = operator in _SUMS
-        if operator in ("index_put", "_unsafe_index_put"):
-            written, sums = list(enumerate(node.args[1])), len(node.args) > 3 and bool(node.args[3])
-        elif operator in _WRITES:
-            written = [(node.args[1], node.args[2])]
-        for axis, places in written:
-            if places in origin and places.meta["val"].dtype is not torch.bool:
-                length, name = int(node.args[0].meta["val"].shape[axis]), origin[places]
-                before, summed = found.get(name, (length, True))
-                found[name] = min(length, before), summed and sums
-    return found
-
-
-def _with_places(ranges: Ranges, places: Mapping[str, tuple[int, bool]]) -> Ranges:
+def _with_places(ranges: Ranges, places: Mapping[str, tuple[int, int, bool]]) -> Ranges:
     """What is known of the values of inputs, some of which are places of an axis that is written to."""
     return {**ranges, **{name: as_places(ranges.get(name), *known) for name, known in places.items()}}
 

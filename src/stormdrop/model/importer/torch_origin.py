@@ -32,7 +32,7 @@ class TorchOrigin(Origin):
         output_names: The tensors that it returns, in the order of torch's pytree: by the names of a dictionary's or a
             dataclass's fields, else as in the exported program.
         ranges: What `index_ranges` returns.
-        places: The lengths of the axes to whose places inputs write, by the name of the input with the places.
+        places: What `written_places` finds.
         onnx: The program as an ONNX model, if it was imported as one: it computes the tensors that are no outputs.
         other_import: Imports the module in another way, in case that the first one is wrong; None if there is none.
     """
@@ -58,7 +58,7 @@ class TorchOrigin(Origin):
             name: torch.zeros(examples[name].shape, dtype=examples[name].dtype) for name in self.input_names
         }
         self.ranges: Ranges = {}
-        self.places: Mapping[str, tuple[int, bool]] = {}
+        self.places: Mapping[str, tuple[int, int, bool]] = {}
         self.onnx: Any = None
         self.other_import: Callable[[], Graph] | None = None
         self._double: Any = None

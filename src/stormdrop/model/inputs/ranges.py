@@ -17,7 +17,7 @@ UNBOUNDED = 3e38
 """Stands for infinity in the bounds of reals: JSON has no infinity."""
 
 
-def as_places(found: Range | None, length: int, sums: bool = False) -> Range:
+def as_places(found: Range | None, first: int, end: int, sums: bool = False) -> Range:
     """The range of an integer input whose values are places of an axis that is written to, one for each value.
 
     What two values write to one place depends on their order, so all are different, unless what is written is summed
@@ -25,20 +25,25 @@ def as_places(found: Range | None, length: int, sums: bool = False) -> Range:
 
     Args:
         found: What is known of the input otherwise.
-        length: The length of the axis.
+        first: The least value with which something is written inside of the axis.
+        end: The first value after the largest one.
         sums: Whether it is summed up, or reduced in another way.
 
     Example:
-        >>> as_places(None, 16), as_places(8, 16), as_places((1, 3), 16), as_places(None, 16, sums=True)
-        ((0, 16, True), (0, 8, True), (1, 3), 16)
+        >>> as_places(None, 0, 16), as_places(8, 0, 16), as_places((2, 30, True), 0, 16), as_places((1, 3), 0, 16)
+        ((0, 16, True), (0, 8, True), (2, 16, True), (1, 3))
+        >>> as_places(None, 0, 16, sums=True)
+        16
     """
-    if isinstance(found, int):
-        length = min(found, length)
-    elif isinstance(found, tuple) and len(found) == 3:
-        length, sums = min(int(found[1]), length), False
-    elif found is not None:
+    if isinstance(found, tuple) and len(found) == 2:
         return found
-    return length if sums else (0, length, True)
+    known = (0, end) if found is None else (0, found) if isinstance(found, int) else (int(found[0]), int(found[1]))
+    low, high = max(first, known[0]), min(end, known[1])
+    if low >= high and found is not None:  # it cannot be both
+        return found
+    if sums and not isinstance(found, tuple):
+        return high if low == 0 else (low, high)
+    return low, high, True
 
 
 def is_range(found: Any) -> bool:

@@ -113,7 +113,7 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
     # Functions that share an input may be defined nowhere together, as Acosh and Atanh are.
     domains = {name: (low, high) for name, (low, high) in domains.items() if low < high}
     single = {name: value for name, value in compared.items() if name in one}
-    places = {name: as_places(lengths[name], lengths[name]) for name in written}
+    places = {name: as_places(None, 0, lengths[name]) for name in written}
     found: dict[str, Range] = {**bounds, **single, **lengths, **places}
     return {**{name: known for name, known in found.items() if name not in reals}, **domains}
 
