@@ -291,7 +291,7 @@ def _print_kernels(tasks: Sequence[Mapping[str, Any]]) -> None:
 
     def each(task: Mapping[str, Any]) -> float | None:
         untuned = task["untuned"] / task["weight"] if task.get("untuned") else None
-        return untuned if task.get("kept_default") else task["seconds"] or untuned
+        return untuned if task.get("default_inside") else task["seconds"] or untuned
 
     ordered = sorted(tasks, key=lambda task: -(each(task) or 0.0) * task["weight"])
     shown = ordered[:_COSTLIEST] if output.on_terminal() else ordered
@@ -301,8 +301,8 @@ def _print_kernels(tasks: Sequence[Mapping[str, Any]]) -> None:
             task["name"],
             str(task["weight"]),
             output.seconds(each(task)),
-            *(["-", "-"] if task.get("kept_default") else _rate(task)),
-            "default" if task.get("kept_default") else task.get("sketch") or "-",
+            *(["-", "-"] if task.get("default_inside") else _rate(task)),
+            "default" if task.get("default_inside") else task.get("sketch") or "-",
             str(task["trials"]),
         ]
         for task in shown

@@ -109,8 +109,8 @@ class ModelBuilder:
         """How many cores a schedule of a task keeps busy."""
         return busy_cores(self._schedules[index].variant(choice).main, self._target.cores)
 
-    def kept_default(self, index: int, combination: Mapping[int, Choice]) -> bool:
-        """Whether a combination has a task's default schedule, although its tuning found another one."""
+    def default_inside(self, index: int, combination: Mapping[int, Choice]) -> bool:
+        """Whether a combination has a task's default schedule in the place of what its tuning found."""
         default = self.defaults.get(index)
         return default is not None and combination.get(index) == default != self.winners[index]
 

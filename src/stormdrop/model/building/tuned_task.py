@@ -28,7 +28,7 @@ class TunedTask:
             was left for more.
         untuned: Seconds that its calls took in the model with default schedules, before the tuning; None if that was
             not measured.
-        kept_default: Whether the model has its default schedule, although another one was the fastest alone.
+        default_inside: Whether its default schedule has taken the place of the fastest one inside the model.
     """
 
     task: Task
@@ -36,7 +36,7 @@ class TunedTask:
     result: TuneResult | None
     reason: str | None = None
     untuned: float | None = None
-    kept_default: bool = False
+    default_inside: bool = False
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ class TunedTask:
             "weight": self.task.weight,
             "reason": self.reason,
             "untuned": self.untuned,
-            "kept_default": self.kept_default,
+            "default_inside": self.default_inside,
         }
         keys = ("sketch", "seconds", "gflops", "percent_of_peak", "gigabytes_per_second", "config")
         if self.result is None:

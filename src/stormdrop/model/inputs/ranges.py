@@ -52,7 +52,7 @@ def is_range(found: Any) -> bool:
     if not isinstance(bounds, list) or len(bounds) not in (2, 3):
         return False
     if len(bounds) == 3:
-        return bounds[2] in (True, False) and isinstance(bounds[2], bool) and is_range(bounds[:2])
+        return isinstance(bounds[2], bool) and is_range(bounds[:2])
     whole = all(isinstance(bound, int) and abs(bound) < 2**31 for bound in bounds)
     real = all(isinstance(bound, float) and math.isfinite(bound) for bound in bounds)
     return (whole or real) and bounds[0] < bounds[1]

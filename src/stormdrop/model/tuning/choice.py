@@ -90,7 +90,7 @@ def choose(
         ):
             count = max(2, count)  # both models are there
         combinations = combinations[:count]
-        rounds = rounds_within([_executions(count) * seconds], max(_COMPARING * left, _DOUBT_SECONDS))
+        rounds = rounds_within([_executions(len(combinations)) * seconds], max(_COMPARING * left, _DOUBT_SECONDS))
         if len(combinations) == 1:
             return alone
         run.say("comparing finalists inside the model")

@@ -52,6 +52,10 @@ class Doubts:
     disturbed: bool = False
     cores: Callable[[int, Choice], int] = lambda *_: 1
 
+    def refuse(self, index: int, choice: Choice, default: Choice) -> bool:
+        """Whether a schedule of a task proves nothing now: beside other load it has fewer cores than the default."""
+        return self.disturbed and self.cores(index, choice) < self.cores(index, default)
+
 
 def unproven(tasks: Sequence[TunedTask]) -> list[int]:
     """The tasks whose winner did not race with the default, or beside other load only, by their index."""
@@ -168,18 +172,14 @@ def _without_doubt(
     standing, others = dict(combinations[0]), [dict(each) for each in combinations[1:]]
     alpha = ALPHA / max(1, len(doubts.tasks))
     for index in doubts.tasks:
-        winner, default = (times.get(index) for times in (*seconds, {})[:2])
-        if winner is None or default is None or combinations[1].get(index) in (None, standing.get(index)):
+        winner, default = combinations[0][index], combinations[1][index]
+        if winner == default or not all(index in times for times in seconds[:2]):
             continue
-        plain = combinations[1][index]
-        fair = {
-            repr(choice): not doubts.disturbed or doubts.cores(index, choice) >= doubts.cores(index, plain)
-            for choice in (each[index] for each in combinations)
-        }
-        if not fair[repr(standing[index])] or not is_faster(winner, default, alpha, doubts.disturbed):
-            standing[index] = plain
+        faster = is_faster(seconds[0][index], seconds[1][index], alpha, doubts.disturbed)
+        if not faster or doubts.refuse(index, winner, default):
+            standing[index] = default
         for other in others:
-            if other[index] == combinations[0][index] or not fair[repr(other[index])]:
+            if other[index] == winner or doubts.refuse(index, other[index], default):
                 other[index] = standing[index]
     return standing, others
 

@@ -443,7 +443,7 @@ def _result(job: _Job, tuned: TunedTasks, baseline: Baseline, final: _Final) -> 
         untuned=timing.untuned[0] if timing.untuned else None,
         verified=right.last,
         tasks=[
-            replace(task, kept_default=final.builder.kept_default(task.task.index, verified.combination))
+            replace(task, default_inside=final.builder.default_inside(task.task.index, verified.combination))
             for task in tuned.tasks
         ],
         curve=tuned.curve,
