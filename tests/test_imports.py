@@ -63,6 +63,7 @@ INNER: dict[str, tuple[tuple[str, ...], ...]] = {
     "measure": (("contract",), ("pool",), ("worker", "local"), ("fleet",)),
     "model": (
         ("tensors",),
+        ("program",),
         ("artifact",),
         ("profile", "inputs"),
         ("onnx",),

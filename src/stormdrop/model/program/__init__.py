@@ -1,0 +1,7 @@
+"""What a compiled model is: a program, a plain list of calls of kernels on planned memory.
+
+program.py    the program as a value: what it reads and writes, in which order
+check.py      whether a program reads only what was written
+document.py   a program as JSON, and back
+text.py       a program on a page
+"""

@@ -1,0 +1,195 @@
+"""A model as a program: steps that call kernels on planned memory. It is plain data; everything downstream reads it.
+
+    inputs, outputs       the caller's memory
+    storage               blocks of memory between steps, which a call has for itself
+    constants             one file, mapped once for all calls and all processes
+    views                 tensors in one of these memories
+    steps                 which kernel reads and writes which views, in the order of an execution
+
+A model of several sizes has the steps of each, and one set of constants and kernels for all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+ALIGNMENT = 64
+"""Views in storage and constants begin at a multiple of so many bytes."""
+
+Memory = Literal["input", "output", "storage", "constant"]
+Kind = Literal["kernel", "part", "copy"]
+
+_BITS = {"bool": 8, "bfloat16": 16}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output of a model.
+
+    Attributes:
+        name: Its name in the user's model.
+        shape: Its shape. Only a dimension of an output may depend on the values of the inputs: its size is -1.
+        dtype: The name of its NumPy type, such as "float32".
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant, which may be a weight in the form that a kernel reads.
+
+    Attributes:
+        offset: Where it begins in the file of the constants, in bytes.
+        shape: Its shape.
+        dtype: The name of its type.
+    """
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """Its size in bytes."""
+        return bytes_of(self.shape, self.dtype)
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor in memory.
+
+    Attributes:
+        memory: The kind of memory it lies in.
+        index: Which input, output, block of storage, or constant that is.
+        offset: Where it begins there, in bytes. It is 0 for a constant, whose own offset counts.
+        shape: Its shape; -1 for an extent that depends on data, which only an output of a part has.
+        dtype: The name of its type.
+        tensor: A number that all views of one tensor share. Two tensors may have the same memory, one after the other.
+    """
+
+    memory: Memory
+    index: int
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+    tensor: int
+
+    @property
+    def bytes(self) -> int:
+        """Its size in bytes."""
+        return bytes_of(self.shape, self.dtype)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of an execution.
+
+    Attributes:
+        kind: A "kernel" is called, a "part" is run by onnxruntime, or the memory of a view is copied ("copy").
+        name: The symbol of the kernel; the index of the part; empty for a copy.
+        reads: The views that are read, by their positions, in the order of the arguments.
+        writes: The views that are written. They are the last arguments.
+    """
+
+    kind: Kind
+    name: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The arguments: first what is read, then what is written."""
+        return self.reads + self.writes
+
+
+@dataclass(frozen=True)
+class SizeProgram:
+    """The program of a model at one size.
+
+    Attributes:
+        inputs: What it takes.
+        outputs: What it gives.
+        storage: The bytes of each block of memory between steps.
+        views: The tensors that steps read and write.
+        steps: The steps, in the order of an execution.
+    """
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    storage: tuple[int, ...]
+    views: tuple[View, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def block_offsets(self) -> tuple[int, ...]:
+        """Where each block of storage begins if they lie one after the other; in the end, how many bytes that is."""
+        return offsets_of(self.storage)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program of a model.
+
+    Attributes:
+        constants: All constants, in the order of their offsets.
+        sizes: The program of each size.
+    """
+
+    constants: tuple[Constant, ...]
+    sizes: tuple[SizeProgram, ...]
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The symbols of all kernels, in the order in which they are called first."""
+        steps = itertools.chain.from_iterable(size.steps for size in self.sizes)
+        return tuple(dict.fromkeys(step.name for step in steps if step.kind == "kernel"))
+
+    @property
+    def constant_bytes(self) -> int:
+        """The bytes of the file of the constants."""
+        return max((each.offset + each.bytes for each in self.constants), default=0)
+
+
+def bytes_of(shape: Iterable[int], dtype: str) -> int:
+    """The bytes of a tensor. A size that depends on data counts as none.
+
+    Args:
+        shape: Its shape.
+        dtype: The name of its type.
+
+    Example:
+        >>> bytes_of((2, 3), "float32")
+        24
+    """
+    return math.prod(max(extent, 0) for extent in shape) * (bits_of(dtype) // 8)
+
+
+def bits_of(dtype: str) -> int:
+    """The bits of an element of a type, by its name.
+
+    Example:
+        >>> bits_of("bfloat16"), bits_of("uint8")
+        (16, 8)
+    """
+    return _BITS.get(dtype) or int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))
+
+
+def offsets_of(sizes: Iterable[int], alignment: int = ALIGNMENT) -> tuple[int, ...]:
+    """Where each of several pieces of memory begins if they lie one after the other; in the end, where the last ends.
+
+    Args:
+        sizes: The bytes of each piece.
+        alignment: Each piece begins at a multiple of so many bytes.
+
+    Example:
+        >>> offsets_of([10, 100])
+        (0, 64, 192)
+    """
+    return tuple(itertools.accumulate((-(-size // alignment) * alignment for size in sizes), initial=0))
