@@ -27,7 +27,7 @@ from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact import onnxruntime_parts
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.artifact_files import METADATA
-from stormdrop.model.artifact.onnxruntime_parts import FUNCTION
+from stormdrop.model.program.program import FUNCTION
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.converters import recurrent

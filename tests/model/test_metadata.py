@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from stormdrop.model.artifact.metadata import FallbackReport, Metadata, TensorInfo, Work
+from stormdrop.model.artifact.metadata import FallbackReport, Metadata, Work
+from stormdrop.model.program.program import TensorInfo
 
 CHECKSUMS = {"model.vm": "1" * 64, "kernels.bc": "2" * 64}
 METADATA = Metadata(

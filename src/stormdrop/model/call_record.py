@@ -1,9 +1,7 @@
-"""Keeps each call of a model's executions: when it began, how long it took, what it allocated, which threads worked."""
+"""Keeps each step of a model's executions: when it began, how long it took, which threads worked."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -11,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .profile import BUILTIN, CallTimer
+from .profile import CallTimer
+from .program.program import Step
 
 if TYPE_CHECKING:
     from .artifact.metadata import Metadata
 
-_ALLOCATION = "vm.builtin.alloc_storage"
 _MOST_CALLS = 100_000  # what is kept of them takes some 50 MB
 _TASKS = Path("/proc/self/task")
 
@@ -27,10 +25,9 @@ class Call:
 
     Attributes:
         name: The function.
-        kernel: Whether it is a kernel; otherwise it is a function of the virtual machine.
+        kernel: Whether it is a kernel, or a part that onnxruntime runs; otherwise a tensor is copied.
         begin: When it began, a reading of `time.perf_counter`.
         seconds: The wall seconds that it took.
-        bytes: What it allocated; None unless it is an allocation.
         threads: The seconds that each thread was on a core meanwhile.
     """
 
@@ -38,7 +35,6 @@ class Call:
     kernel: bool
     begin: float
     seconds: float
-    bytes: int | None
     threads: tuple[float, ...]
 
 
@@ -47,12 +43,10 @@ class CallRecorder(CallTimer):
 
     Attributes:
         executions: The calls of each execution, in order.
-        workspace: The calls before the first kernel, which make the memory between kernels, once for all executions.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.workspace: list[Call] = []
         self.executions: list[list[Call]] = []
         self._calls_now: list[Call] = []
         self._kept = 0
@@ -60,18 +54,15 @@ class CallRecorder(CallTimer):
         self._at_begin: list[float] = []
         self._since: dict[int, float] = _thread_seconds()
 
-    def __call__(self, function: Any, symbol: str, before: bool, *rest: Any) -> int:
-        # What takes time here lies outside of the call: before its beginning is read, and after its end.
+    def __call__(self, step: Step, before: bool, arguments: Any) -> None:
+        # What takes time here lies outside of the step: before its beginning is read, and after its end.
         if before:
             self._at_begin = [_seconds_of(thread) for thread in self._threads]
-            return super().__call__(function, symbol, before, *rest)
-        super().__call__(function, symbol, before, *rest)
+            super().__call__(step, before, arguments)
+            return
+        super().__call__(step, before, arguments)
         spent = [_seconds_of(thread) - begun for thread, begun in zip(self._threads, self._at_begin, strict=True)]
-        # The arguments after the result are the machine, then the size of what is allocated.
-        size = math.prod(map(int, rest[2])) if symbol == _ALLOCATION else None
-        kernel = not symbol.startswith(BUILTIN)
-        self._calls_now.append(Call(symbol, kernel, self.begin, self.seconds, size, tuple(spent)))
-        return 0
+        self._calls_now.append(Call(step.symbol, step.kind != "copy", self.begin, self.seconds, tuple(spent)))
 
     def end_execution(self, keep: bool) -> None:
         """See `CallTimer`. The first execution shows which threads take part."""
@@ -80,7 +71,6 @@ class CallRecorder(CallTimer):
             self.executions.append(self._calls_now)
             self._kept += len(self._calls_now)
         if not keep:
-            self.workspace = list(itertools.takewhile(lambda call: not call.kernel, self._calls_now))
             self._threads = [
                 thread for thread, seconds in _thread_seconds().items() if seconds > self._since.get(thread, 0.0)
             ]
@@ -95,7 +85,6 @@ class CallRecorder(CallTimer):
         names = ["thread that calls" if thread == os.getpid() else f"thread {thread}" for thread in self._threads]
         return {
             "threads": names,
-            "workspace": [asdict(call) for call in self.workspace],
             "executions": [self._described(calls, metadata) for calls in self.executions],
         }
 

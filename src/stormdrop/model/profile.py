@@ -15,16 +15,13 @@ from numpy.typing import NDArray
 
 from ..machine.sharing.lock import MachineLock
 from ..measure.timing import FEWEST_ROUNDS, MOST_ROUNDS
-from .artifact.onnxruntime_parts import FUNCTION
+from .program.program import COPY, FUNCTION, Step
 
 if TYPE_CHECKING:
     from .artifact.artifact import CompiledModel
     from .artifact.metadata import Metadata, OnnxruntimePart, Work
 
 T = TypeVar("T", bound=Hashable)
-
-BUILTIN = "vm.builtin."
-"""The virtual machine's own functions begin with this."""
 
 _ROUNDS = MOST_ROUNDS
 
@@ -81,15 +78,12 @@ class Profile:
     Attributes:
         seconds: Median seconds of an execution without instrumentation.
         kernels: The time of each kernel in the instrumented executions, the slowest kernel first.
-        machine: Median seconds that TVM's virtual machine itself takes in an instrumented execution. The
-            instrumentation adds about a microsecond to each of its steps.
         layers: The same time as in `kernels`, by layers. Each call of a kernel counts for the layers that it computes,
             so the sums are equal. The slowest layers come first. Empty for a model that an earlier version made.
     """
 
     seconds: float
     kernels: Sequence[KernelTime]
-    machine: float = 0.0
     layers: Sequence[LayerTime] = ()
 
     @property
@@ -122,7 +116,6 @@ class Profile:
         return {
             "seconds": self.seconds,
             "outside": self.outside,
-            "machine": self.machine,
             "moving": self.moving,
             "kernels": kernels,
             "layers": layers,
@@ -165,7 +158,7 @@ def profiles(
         The profile of each model, in the order of `models`.
     """
     timers = [CallTimer() for _ in models] if timers is None else timers
-    instrumented = [model.instrumented(timer) for model, timer in zip(models, timers, strict=True)]
+    instrumented = [model.observed(timer) for model, timer in zip(models, timers, strict=True)]
     executions: list[list[float]] = [[] for _ in models]
     with closing(MachineLock()) as lock, lock.exclusive(deadline):
         for position in range(rounds + 1):
@@ -176,9 +169,7 @@ def profiles(
                 seconds.append(time.perf_counter() - start)
                 timer.end_execution(keep=position > 0)  # the first round loads code and memory
     return [
-        Profile(
-            statistics.median(seconds[1:]), timer.kernels(model.metadata), timer.machine, timer.layers(model.metadata)
-        )
+        Profile(statistics.median(seconds[1:]), timer.kernels(model.metadata), timer.layers(model.metadata))
         for model, seconds, timer in zip(models, executions, timers, strict=True)
     ]
 
@@ -238,7 +229,7 @@ def part_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> list[
     if not model.foreign.reports:
         return []
     timer, executions = CallTimer(), list[float]()
-    instrumented = model.instrumented(timer)
+    instrumented = model.observed(timer)
     for position in range(FEWEST_ROUNDS + 1):
         start = time.perf_counter()
         instrumented.run(feeds)
@@ -251,12 +242,10 @@ def part_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> list[
 
 
 class CallTimer:
-    """Times the calls of TVM's virtual machine, which calls this object before and after each of them.
-
-    `VirtualMachine.set_instrument` describes the arguments of these calls.
+    """Times the steps of a program, which tells this object before and after each of them.
 
     Attributes:
-        begin: When the last call began, a reading of `time.perf_counter`.
+        begin: When the last step began, a reading of `time.perf_counter`.
         seconds: The wall seconds that it took.
     """
 
@@ -265,14 +254,13 @@ class CallTimer:
         self._current: list[tuple[str, float]] = []
         self.begin = self.seconds = 0.0
 
-    def __call__(self, function: Any, symbol: str, before: bool, *_: Any) -> int:
+    def __call__(self, step: Step, before: bool, arguments: Any) -> None:
         now = time.perf_counter()
         if before:
             self.begin = time.perf_counter()
         else:
             self.seconds = now - self.begin
-            self._current.append((symbol, self.seconds))
-        return 0
+            self._current.append((step.symbol, self.seconds))
 
     def end_execution(self, keep: bool) -> None:
         """Ends an execution of the model. Its times are dropped unless `keep` is true."""
@@ -312,7 +300,7 @@ class CallTimer:
 
     def kernel_calls(self, metadata: Metadata) -> list[tuple[str, tuple[str, ...]]]:
         """The calls of kernels in an execution, each with the names of the layers that it computes."""
-        names = [name for name, _ in self._executions[0] if not name.startswith(BUILTIN)]
+        names = [name for name, _ in self._executions[0] if name != COPY]
         for calls in metadata.calls:
             known = {call.kernel for call in calls}
             if [name for name in names if name in known] == [call.kernel for call in calls]:
@@ -320,19 +308,12 @@ class CallTimer:
                 return [(name, next(layers) if name in known else ()) for name in names]
         return [(name, ()) for name in names]
 
-    @property
-    def machine(self) -> float:
-        """Median seconds of the virtual machine's own functions in an execution."""
-        return statistics.median(
-            sum(seconds for name, seconds in execution if name.startswith(BUILTIN)) for execution in self._executions
-        )
-
     def _rounds(self, keys: Sequence[T]) -> dict[T, list[float]]:
         """The seconds of each kept execution by a key, of which every call of a kernel has one."""
         rounds: dict[T, list[float]] = {key: [] for key in keys}
         for execution in self._executions:
             together = dict.fromkeys(keys, 0.0)
-            kernels = (seconds for name, seconds in execution if not name.startswith(BUILTIN))
+            kernels = (seconds for name, seconds in execution if name != COPY)
             for key, seconds in zip(keys, kernels, strict=True):
                 together[key] += seconds
             for key, spent in together.items():

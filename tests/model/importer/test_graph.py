@@ -15,11 +15,11 @@ from tvm.s_tir import Schedule
 from stand_ins.verifying import verify
 from stormdrop.errors import ModelError
 from stormdrop.machine.cpu import Cpu
-from stormdrop.model.artifact.metadata import TensorInfo
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.graph.tasks import normalise
 from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.program.program import TensorInfo
 from stormdrop.model.random_weights import seed_weights
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import onnx
 import pytest
 
-from stormdrop.model.artifact.metadata import Metadata, TensorInfo
+from stormdrop.model.artifact.metadata import Metadata
 from stormdrop.model.inputs.samples import random_feeds, sample_feeds, samples
 from stormdrop.model.onnx.index_ranges import index_ranges
+from stormdrop.model.program.program import TensorInfo
 
 
 def test_feeds_follow_the_seed_and_the_type() -> None:

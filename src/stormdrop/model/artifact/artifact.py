@@ -3,8 +3,8 @@
 folder/
   metadata.json   what the model is, for which machine, its inputs and outputs, checksums of the other files; the digest
                   of all this is the digest of the model
-  model.vm        the sequence of kernel calls, one for each size, and the small constants
-  weights.bin     the large constants, if there are any, which loading maps; see `program`
+  program.json    the sequence of kernel calls, one for each size; see `model.program`
+  weights.bin     the constants, if there are any, which loading maps
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
   kernels.so      in a native model instead of kernels.bc: machine code, for which loading needs no LLVM
   tuning.json.gz  what its tuning found, from which a report is made; see `kept_tuning.py`
@@ -14,29 +14,32 @@ folder/
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tvm_ffi
 from numpy.typing import NDArray
-from tvm.runtime.vm import VirtualMachine
 from tvm.support.cc import create_shared, get_cc
 
 from ...errors import ArtifactError, InputError, ModelError, one_line, shown
 from ...machine.process.forks import check_threads
 from ...machine.process.memory import return_freed_memory
+from ..program.compiled import CompiledProgram
+from ..program.document import to_json
+from ..program.executor import Execution, Kernels, Observer
+from ..program.program import TensorInfo
+from ..program.run_steps import module_with_it
 from . import artifact_files
 from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder
 from .call_inputs import CallInputs
+from .constants_file import write_constants
 from .kept_tuning import read_tuning
-from .loading import load_program, without_scope_warnings
-from .machines import Entry, Machine, Machines, checked_threads, machine_of, main_function, main_name
-from .metadata import Metadata, Size, TensorInfo, described, sizes_in_words
+from .loading import load_program
+from .machines import Entry, Machine, Machines, checked_threads, machine_of
+from .metadata import Metadata, Size, described, sizes_in_words
 from .onnxruntime_parts import OnnxruntimeParts
-from .program import Program, write_weights
 
 # Ctrl-C in a function of ours that TVM calls arrives as what it is, and not as a RuntimeError.
 tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
@@ -70,7 +73,7 @@ class CompiledModel:
 
     def __init__(
         self,
-        program: Program,
+        program: CompiledProgram,
         metadata: Metadata,
         symbols: Mapping[str, int] | None = None,
         foreign: OnnxruntimeParts | None = None,
@@ -101,13 +104,14 @@ class CompiledModel:
     def _make_ready(self) -> None:
         """Links the program into this process. Raises `ArtifactError` if it cannot be."""
         try:
-            self._machines: Machines | None = Machines(lambda: self._machine(self._program.machine()))
+            kernels = Kernels(self._program)
+            self._machines: Machines | None = Machines(lambda: self._machine(kernels))
             # Runs the model without the program, if onnxruntime runs all of it.
             self._alone = self.foreign.alone(self.metadata, self.threads)
         except ModelError as error:
             raise ArtifactError(str(error)) from error
         except Exception as error:
-            # The virtual machine raises whatever the linker of the JIT or the deserialiser raises.
+            # TVM raises whatever the linker of the JIT raises.
             raise ArtifactError(f"{self.metadata.name}: cannot be made ready to run: {one_line(error)}") from error
 
     @classmethod
@@ -314,55 +318,42 @@ class CompiledModel:
         given = self._inputs.given(feeds)
         size, rows = self._inputs.dispatched(given)
         infos, outputs = self._inputs.sizes[size].inputs, self.outputs
-        tensor = self._inputs.tensor
+        placed = self._inputs.placed
 
         def call(machine: Machine) -> dict[str, NDArray[Any]]:
             entry = machine(size)
-            result = entry.main(*[tensor(info, one, entry, rows) for info, one in zip(infos, given, strict=True)])
-            values = [result] if len(outputs) == 1 else result
-            return {info.name: _rows_of(value, rows) for info, value in zip(outputs, values, strict=True)}
+            assert entry.execution is not None
+            places = [placed(info, one, entry, rows) for info, one in zip(infos, given, strict=True)]
+            values = entry.execution.run([address for address, _ in places], [array for _, array in places])
+            return {info.name: value[:rows].copy() for info, value in zip(outputs, values, strict=True)}
 
         if self._machines is None:
             raise ArtifactError(f"{self.metadata.name}: its program was given up for the saved one, which did not load")
         return self._machines.call(self.threads, call)
 
-    def instrumented(self, callback: Callable[..., int]) -> CompiledModel:
-        """The same model, whose virtual machine calls `callback` before and after each of its calls; see `profile`."""
-
-        def create() -> Machine:
-            machine = self._program.machine()
-            machine.set_instrument(tvm_ffi.convert(callback))
-            return self._machine(machine)
-
+    def observed(self, observer: Observer) -> CompiledModel:
+        """The same model, which tells `observer` of each of its steps before and after it; see `profile`."""
+        kernels = Kernels(self._program)
         model = copy.copy(self)
-        model._machines = Machines(create)
+        model._machines = Machines(lambda: self._machine(kernels, observer))
         model._alone = None
         return model
 
-    def _machine(self, machine: VirtualMachine) -> Machine:
-        names = map(main_name, range(len(self._inputs.sizes)))
-        lacking = [name for name in names if not machine.module.implements_function(name)]
-        if lacking:
-            raise ArtifactError(f"{self.metadata.name}: the program has no function {lacking[0]}")
-
-        def make(size: int) -> Entry:
-            main = main_function(machine, len(self.inputs), size, self._program.weights_of(size))
-            return Entry(self.foreign.around(main, self.metadata, self.threads))
-
-        return machine_of(make)
+    def _machine(self, kernels: Kernels, observer: Observer | None = None) -> Machine:
+        run_part = self.foreign.runner(self.metadata, self.threads)
+        return machine_of(lambda size: Entry(Execution(self._program, kernels, size, run_part, observer)))
 
     def write_files(self, folder: Path, native: bool) -> str:
         """Writes the files into an empty folder, as a part of `save`. Returns their digest."""
-        module, weights = self._program.module, self._program.weights
-        kernels = list(module.imports)
+        kernels = list(self._program.modules)
         if any(code.kind != "llvm" for code in kernels):
             raise ArtifactError(
                 f"{self.metadata.name}: was loaded from a native model and cannot be saved: copy its folder"
             )
-        with without_scope_warnings():
-            artifact_files.write_module(module, "vm", folder / PROGRAM)
+        (folder / PROGRAM).write_bytes(to_json(self._program.program))
+        weights = [WEIGHTS] if self._program.constants else []
         if weights:
-            self.metadata = replace(self.metadata, weights=write_weights(weights, folder / WEIGHTS))
+            write_constants(self._program, folder / WEIGHTS)
         files = [NATIVE] if native else [kernels_file(part) for part in range(len(kernels))]
         if native:
             self._link(kernels, folder / NATIVE)
@@ -371,7 +362,7 @@ class CompiledModel:
                 artifact_files.write_module(code, "bc", folder / file)
         for part, model in zip(self.foreign.reports, self.foreign.models, strict=True):
             (folder / part.file).write_bytes(model)
-        names = [PROGRAM, *([WEIGHTS] if weights else []), *files, *(part.file for part in self.foreign.reports)]
+        names = [PROGRAM, *weights, *files, *(part.file for part in self.foreign.reports)]
         checksums = {name: checksum(folder / name) for name in names}
         text = self.metadata.to_json(checksums)
         (folder / METADATA).write_text(text)
@@ -379,6 +370,8 @@ class CompiledModel:
 
     def _link(self, kernels: Sequence[Any], library: Path) -> None:
         compiler = needs_linker()
+        # With it, loading needs no LLVM.
+        kernels = [*kernels, module_with_it(self.metadata.target.get("triple") or "")]
         objects = [library.with_name(f"kernels-{part}.o") for part in range(len(kernels))]
         for file, module in zip(objects, kernels, strict=True):
             artifact_files.write_module(module, "o", file)
@@ -405,9 +398,3 @@ def needs_linker() -> str:
     if compiler is None:
         raise ArtifactError("a native model needs a linker, and there is no cc on the PATH")
     return str(compiler)
-
-
-def _rows_of(output: Any, rows: int | None) -> NDArray[Any]:
-    """A copy of the first rows of a tensor; all with None. `Tensor.numpy` takes ten times as long for a small one."""
-    view: NDArray[Any] = np.from_dlpack(output)
-    return np.array(view if rows is None else view[:rows])

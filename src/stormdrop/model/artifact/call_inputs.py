@@ -1,4 +1,4 @@
-"""The inputs of a call of a compiled model: which size they have, whether they are right, and how TVM gets them.
+"""The inputs of a call of a compiled model: which size they have, whether they are right, and how kernels get them.
 
 shapes of the inputs     -> one of the sizes that the model was compiled for, exactly
 fewer rows than a size   -> the nearest larger size, if the model was found to compute each row by itself
@@ -10,15 +10,14 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
-import tvm
 import tvm_ffi
 from numpy.typing import NDArray
 
 from ...errors import InputError, one_line
+from ..program.executor import aligned_memory
+from ..program.program import ALIGNMENT, TensorInfo, bytes_of
 from .machines import Entry
-from .metadata import Metadata, TensorInfo, shapes_in_words
-
-_ALIGNMENT = 64  # bytes: TVM's code assumes this of a tensor unless its function says otherwise
+from .metadata import Metadata, shapes_in_words
 
 Given = tuple[Any, NDArray[Any]]
 """What a caller gives for an input, and the same as an array."""
@@ -40,7 +39,7 @@ _ONLY = Dispatch(0)
 
 
 class CallInputs:
-    """Checks the inputs of calls and hands them to TVM. Several threads may use one object.
+    """Checks the inputs of calls and says where kernels read them. Several threads may use one object.
 
     Args:
         metadata: What the model says about itself.
@@ -93,8 +92,8 @@ class CallInputs:
             known = self._known[shapes] = self._padded(shapes)
         return known
 
-    def tensor(self, info: TensorInfo, given: Given, entry: Entry, rows: int | None) -> Any:
-        """An input as TVM's tensor: the caller's memory if the kernels can read it, else a copy.
+    def placed(self, info: TensorInfo, given: Given, entry: Entry, rows: int | None) -> tuple[int, NDArray[Any]]:
+        """Where kernels read an input: in the caller's memory if they can, else in a copy.
 
         Args:
             info: The input at the size that runs the call.
@@ -102,25 +101,27 @@ class CallInputs:
             entry: Has the memory for copies.
             rows: As in `Dispatch`. The last row is repeated, because its values are such as the model takes.
 
+        Returns:
+            The address, and the input as an array that begins there.
+
         Raises:
             InputError: The input has another shape or type.
         """
         feed, value = self._checked(info, given, rows)
         if value.shape != info.shape:
-            tensor, view = _copy_of(info, entry)
-            view[:rows], view[rows:] = value, value[-1:]
-            return tensor
+            address, copied = _copy_of(info, entry)
+            copied[:rows], copied[rows:] = value, value[-1:]
+            return address, copied
         flags = value.flags
         # NumPy does not export read-only memory.
         exports = flags.writeable if feed is value else hasattr(feed, "__dlpack__")
         if exports and flags.c_contiguous and value.size:
-            shared = tvm_ffi.from_dlpack(feed)
-            alignment = value.itemsize if info.name in self.metadata.anywhere else _ALIGNMENT
-            if shared.data_ptr() % alignment == 0:  # NumPy takes longer to say where an array is
-                return shared
-        tensor, view = _copy_of(info, entry)
-        np.copyto(view, value)
-        return tensor
+            address = tvm_ffi.from_dlpack(feed).data_ptr()  # NumPy takes longer to say where an array is
+            if address % (value.itemsize if info.name in self.metadata.anywhere else ALIGNMENT) == 0:
+                return address, value
+        address, copied = _copy_of(info, entry)
+        np.copyto(copied, value)
+        return address, copied
 
     def by_name(self, feeds: Any) -> dict[str, NDArray[Any]]:
         """The inputs of a model of one size as arrays, by name.
@@ -181,18 +182,16 @@ class CallInputs:
 
 def aligned(value: NDArray[Any]) -> NDArray[Any]:
     """Copies an array into memory that a model reads in place: contiguous, beginning at a multiple of 64 bytes."""
-    memory = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
-    begin = -memory.ctypes.data % _ALIGNMENT
-    copied = memory[begin : begin + value.nbytes].view(value.dtype).reshape(value.shape)
+    copied: NDArray[Any] = aligned_memory(value.nbytes).view(value.dtype).reshape(value.shape)
     copied[...] = value
     return copied
 
 
-def _copy_of(info: TensorInfo, entry: Entry) -> tuple[Any, NDArray[Any]]:
+def _copy_of(info: TensorInfo, entry: Entry) -> tuple[int, NDArray[Any]]:
     """The memory for copies of an input. It is kept, because touching fresh pages takes longer than copying."""
     if info.name not in entry.copies:
-        tensor = tvm.runtime.empty(info.shape, info.dtype)
-        entry.copies[info.name] = tensor, np.from_dlpack(tensor)
+        memory = aligned_memory(bytes_of(info.shape, info.dtype))
+        entry.copies[info.name] = int(memory.ctypes.data), memory.view(info.dtype).reshape(info.shape)
     return entry.copies[info.name]
 
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 import tvm
+from numpy.typing import NDArray
 
+from ..program.compiled import CompiledProgram
+from ..program.program import Program
 from ..tensors import ALIGNMENT, Array, array_of, mapped, tensor_of
 
 _SMALL = 1 << 12  # bytes of a constant that does not begin a page
@@ -69,6 +72,40 @@ class ConstantsWriter:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def write_constants(compiled: CompiledProgram, file: Path) -> None:
+    """Writes the constants of a program to a file.
+
+    Args:
+        compiled: The program.
+        file: The file, which is made. Only its owner may write to it, so that it may be mapped where it is.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    with file.open("wb") as stream:
+        file.chmod(file.stat().st_mode & ~0o022)
+        for place, value in zip(compiled.program.constants, compiled.constants, strict=True):
+            stream.write(bytes(place.offset - stream.tell()))
+            stream.write(value.data)
+
+
+def read_constants(program: Program, file: Path) -> list[NDArray[np.uint8]]:
+    """The constants of a program, mapped from a file; they stay valid if the file is removed.
+
+    Args:
+        program: The program.
+        file: What `write_constants` has written.
+
+    Raises:
+        ValueError: The file has another size.
+    """
+    size = file.stat().st_size
+    if size != program.constant_bytes:
+        raise ValueError(f"it holds {size} bytes, and the constants have {program.constant_bytes}")
+    data = mapped(file, np.uint8, 0, (size,)) if size else np.zeros(0, np.uint8)
+    return [data[place.offset : place.offset + place.bytes] for place in program.constants]
 
 
 class ConstantsReader:

@@ -6,29 +6,30 @@ import contextlib
 import os
 import re
 import shlex
-import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import tvm
 import tvm_ffi
+from numpy.typing import NDArray
 
 from ...errors import ArtifactError, InputError, TargetError, one_line
 from ...machine.process.scratch import scratch_folder
 from ...machine.tiles import permit
+from ..program.compiled import CompiledProgram
+from ..program.document import from_json
 from .artifact_files import KERNELS, METADATA, NATIVE, NO_MODEL, PROGRAM, WEIGHTS, open_files, private_copy, unchanging
-from .constants_file import ConstantsReader
+from .constants_file import read_constants
 from .metadata import Metadata, lacking_features
 from .onnxruntime_parts import OnnxruntimeParts
-from .program import Program
 
 
 def load_program(
     path: Path, digest: str | None = None, here: bool = True
-) -> tuple[Program, Metadata, str, OnnxruntimeParts]:
+) -> tuple[CompiledProgram, Metadata, str, OnnxruntimeParts]:
     """Loads the program of a saved model.
 
     Args:
@@ -62,7 +63,7 @@ def load_program(
 
 def _load(
     path: Path, files: Mapping[str, BinaryIO], digest: str | None, here: bool
-) -> tuple[Program, Metadata, str, OnnxruntimeParts]:
+) -> tuple[CompiledProgram, Metadata, str, OnnxruntimeParts]:
     """The program of a folder whose files are open."""
     metadata, checksums, found = _read_metadata(path, files)
     if digest is not None and digest.lower() != found:
@@ -72,7 +73,7 @@ def _load(
         _check_runs_here(path, metadata, kernels[0])
     with contextlib.ExitStack() as stack:
         copies = {}
-        weights = [WEIGHTS] if metadata.weights else []
+        weights = [WEIGHTS] if WEIGHTS in checksums else []
         for name in (PROGRAM, *weights, *kernels, *(part.file for part in metadata.foreign)):
             if name not in files:
                 raise ArtifactError(f"{path}: {name} is missing")
@@ -83,24 +84,20 @@ def _load(
         foreign = OnnxruntimeParts(
             metadata.foreign, [Path(copies[part.file]).read_bytes() for part in metadata.foreign]
         )
-        name = PROGRAM
+        name, constants = PROGRAM, list[NDArray[np.uint8]]()
         try:
-            with without_scope_warnings():
-                module = _loader("relax.VMExecutable")(copies[PROGRAM])
+            program = from_json(Path(copies[PROGRAM]).read_bytes())
+            modules = []
             for name in kernels:
-                module.import_module(_load_kernels(name, copies[name]))
+                modules.append(_load_kernels(name, copies[name]))
             if here:
-                _generate_code(module.imports)
-            mapped: tuple[tuple[Any, ...], ...] = ()
+                _generate_code(modules)
             for name in weights:
-                read = ConstantsReader(Path(copies[name])).read
-                mapped = tuple(
-                    tuple(read(one.offset, one.shape, one.dtype) for one in size) for size in metadata.weights
-                )
+                constants = read_constants(program, Path(copies[name]))
         except Exception as error:
-            # TVM raises whatever its deserialiser, the system's loader or LLVM's parser raises.
+            # TVM raises whatever the system's loader or LLVM's parser raises.
             raise ArtifactError(f"{path}: {name} cannot be loaded: {one_line(error)}") from error
-    return Program(module, mapped), metadata, found, foreign
+    return CompiledProgram(program, modules, constants), metadata, found, foreign
 
 
 def _read_metadata(path: Path, files: Mapping[str, BinaryIO]) -> tuple[Metadata, dict[str, str], str]:
@@ -146,42 +143,6 @@ def _load_kernels(name: str, copy: str) -> Any:
         library = folder / NATIVE
         library.symlink_to(copy)
         return tvm_ffi.load_module(library)
-
-
-_STDERR = threading.RLock()
-"""File descriptor 2 is the whole process's: two threads that exchange it at once would lose it."""
-
-
-@contextlib.contextmanager
-def without_scope_warnings() -> Iterator[None]:
-    """Drops the warning "Scope ..." that TVM writes to file descriptor 2 for every constant; passes all else on.
-
-    One thread at a time does this; others wait.
-    """
-    with _STDERR:
-        try:
-            stderr = os.dup(2)
-        except OSError:
-            yield  # this process has no standard error
-            return
-        with _kept_from(stderr):
-            yield
-
-
-@contextlib.contextmanager
-def _kept_from(stderr: int) -> Iterator[None]:
-    """Collects what is written to file descriptor 2; passes it on to this one without the warning, and closes this."""
-    with tempfile.TemporaryFile() as sink:
-        os.dup2(sink.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            sink.seek(0)
-            for line in sink:
-                if b"Warning: Scope " not in line:
-                    os.write(2, line)
 
 
 def _loader(kind: str) -> Any:

@@ -1,10 +1,9 @@
-"""The virtual machines of a model: one for each call that is in progress, with its own workspace.
+"""The machines of a model: one for each call that is in progress, with its own memory.
 
-TVM's machine keeps the frames and registers of the call that it executes, so it is for one call at a time. All
-machines of a model share its code and its constants. What each has for itself is its workspace, the memory between
-kernels, and copies of inputs that cannot be read in place: those of a size are made by the first call of that size. A
-machine is kept for the next call, so there are as many as there were calls at one time, and `CoreShares` lets no more
-calls run at one time than there are cores.
+All machines of a model share its code and its constants. What each has for itself is the memory between kernels, and
+copies of inputs that cannot be read in place: those of a size are made by the first call of that size. A machine is
+kept for the next call, so there are as many as there were calls at one time, and `CoreShares` lets no more calls run at
+one time than there are cores.
 
 TVM gives every thread that calls it a pool of threads of its own; `callers` says which threads do. How many of its
 threads a call may use is set in the pool.
@@ -14,17 +13,17 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import tvm_ffi
 from numpy.typing import NDArray
-from tvm.runtime.vm import VirtualMachine
 
-from ...errors import ArtifactError, InputError
+from ...errors import InputError
 from ...machine.sharing.core_shares import CoreShares
 from ...machine.threads import thread_count
+from ..program.executor import Execution
 from .callers import run_elsewhere, runs_kernels
 
 T = TypeVar("T")
@@ -38,16 +37,16 @@ class Entry:
     """One size of a model on a machine, ready for a call.
 
     Attributes:
-        main: The function of this size, of the inputs alone.
-        copies: The memory for inputs that are copied, by name: TVM's tensor, and a view of it.
+        execution: Runs this size.
+        copies: The memory for inputs that are copied, by name: where it begins, and the array.
     """
 
-    main: Callable[..., Any]
-    copies: dict[str, tuple[Any, NDArray[Any]]] = field(default_factory=dict)
+    execution: Execution | None = None
+    copies: dict[str, tuple[int, NDArray[Any]]] = field(default_factory=dict)
 
 
 Machine = Callable[[int], Entry]
-"""A virtual machine that is ready for a call: it gives what runs a size of the model, by the position of the size."""
+"""A machine that is ready for a call: it gives what runs a size of the model, by the position of the size."""
 
 
 def machine_of(make: Callable[[int], Entry]) -> Machine:
@@ -107,36 +106,6 @@ class Machines:
 def main_name(size: int) -> str:
     """The name of the program's function for the size at this position: "main", "main_1" and so on."""
     return f"main_{size}" if size else "main"
-
-
-def workspace_name(size: int) -> str:
-    """The name of the program's function that allocates the tensors which that of the size takes after its inputs."""
-    return f"workspace_{size}" if size else "workspace"
-
-
-def main_function(
-    machine: VirtualMachine, inputs: int, size: int = 0, weights: Sequence[Any] = ()
-) -> Callable[..., Any]:
-    """The function of a size, of the inputs alone: if it has a workspace, that is allocated here and passed on.
-
-    Args:
-        machine: TVM's machine.
-        inputs: How many inputs the model takes.
-        size: The position of the size.
-        weights: What the function takes after the inputs.
-
-    Raises:
-        ArtifactError: The program takes another number of inputs.
-    """
-    name, workspace = main_name(size), workspace_name(size)
-    has_workspace = machine.module.implements_function(workspace)
-    tensors = [*weights, *(machine[workspace]() if has_workspace else ())]
-    taken = int(machine.module["get_function_arity"](name)) - len(tensors)
-    if taken != inputs:
-        raise ArtifactError(f"the program takes {taken} inputs, not {inputs}")
-    bound = f"{name} of inputs"
-    machine.save_function(name, bound, *tensors)  # faster than to pass the tensors in each call
-    return machine[bound]  # type: ignore[no-any-return]
 
 
 def checked_threads(threads: int | None) -> int:

@@ -17,9 +17,10 @@ from ..._version import __version__
 from ...errors import InputError, shown
 from ...machine import cpu_flags
 from ...machine.detect import has_llvm, host_features
+from ..program.program import OPEN, TensorInfo
 from .layers import KernelCall, Layer
 
-_FORMAT = 1
+_FORMAT = 2
 _NO_DIGEST = "0" * 64
 """Stands for the digest while it is computed."""
 
@@ -29,33 +30,9 @@ _TYPES = frozenset(
     + ["float16", "float32", "float64", "bool", "bfloat16"]
 )
 
-OPEN = -1
-"""The size of a dimension that depends on the values of the inputs."""
-
-_Size = Annotated[int, msgspec.Meta(ge=OPEN, lt=2**31)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
-_Extent = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output of a model.
-
-    Attributes:
-        name: Its name in the user's model.
-        shape: Its shape. Only a dimension of an output may depend on the values of the inputs: its size is -1.
-        dtype: The name of its NumPy type, such as "float32".
-    """
-
-    name: str
-    shape: tuple[_Size, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        """For example "data float32[1, 3, 224, 224]"."""
-        return f"{shown(self.name)} {self.dtype}{list(self.shape)}"
 
 
 def described(tensors: Sequence[TensorInfo], most: int = 4) -> str:
@@ -135,21 +112,6 @@ class Size:
         return tuple(info.shape for info in self.inputs)
 
 
-@dataclass(frozen=True)
-class Weight:
-    """A large constant, which stands outside of the program.
-
-    Attributes:
-        offset: Where it begins in the file of the weights, in bytes.
-        shape: Its shape.
-        dtype: The name of its type.
-    """
-
-    offset: _Count
-    shape: tuple[_Extent, ...]
-    dtype: str
-
-
 def shapes_in_words(shapes: Mapping[str, Sequence[int]]) -> str:
     """Shapes of inputs as `--shape` takes them: "ids=1x32,mask=1x32"."""
     return ",".join(f"{shown(name)}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
@@ -193,8 +155,6 @@ class Metadata:
         batched: The inputs along whose first axis a call may have fewer rows than a size: the model was checked to
             compute each row of its outputs from the same row of these inputs. Empty if it was not, or did not pass.
         units: The extensions of arithmetic units that some kernel cannot do without, by LLVM's names.
-        weights: The large constants of each size, in the order in which its program takes them, as they were saved.
-            Empty if there are none.
         layers: The computing nodes of the model that it was imported from. Empty if an earlier version made the model.
         calls: For each size the calls of kernels in the order of an execution, with the layers that they compute.
         stormdrop: The version of stormdrop that made the model.
@@ -216,7 +176,6 @@ class Metadata:
     sizes: tuple[Size, ...] = ()
     batched: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
-    weights: tuple[tuple[Weight, ...], ...] = ()
     layers: tuple[Layer, ...] = ()
     calls: tuple[tuple[KernelCall, ...], ...] = ()
     stormdrop: str = __version__
@@ -272,7 +231,6 @@ class Metadata:
             "sizes",
             "batched",
             "units",
-            "weights",
             "layers",
             "calls",
         ):  # without them the file is as earlier versions wrote it
@@ -298,6 +256,8 @@ class Metadata:
             raise ValueError("it is nested too deeply") from None
         form = document.get("format") if isinstance(document, dict) else None
         if form != _FORMAT:
+            if form == 1:
+                raise ValueError("an earlier version of stormdrop made the model: tune or compile it again")
             raise ValueError(f"it is of format {form!r}, not {_FORMAT}")
         try:
             file = msgspec.convert(document, _File)
@@ -361,8 +321,6 @@ def _check_sizes(metadata: Metadata) -> None:
         not 0 <= layer < len(metadata.layers) for calls in metadata.calls for call in calls for layer in call.layers
     ):
         raise ValueError("a kernel computes a layer that is none of the model's")
-    if metadata.weights and len(metadata.weights) != len(metadata.all_sizes):
-        raise ValueError("it has weights of another number of sizes")
 
 
 def lacking_features(features: Collection[str]) -> list[str]:

@@ -1,13 +1,12 @@
 """The parts of a model that onnxruntime runs, because the importer cannot take their operators.
 
-Each part is an ONNX model. In the program it is a call of a packed function, `stormdrop.onnxruntime.INDEX`:
+Each part is an ONNX model. In Relax code it is a call of a packed function, `stormdrop.onnxruntime.INDEX`:
 
     shapes are static      y = call_dps_packed("stormdrop.onnxruntime.0", (x,))     writes into memory of the program
     a shape depends on     y = call_pure_packed("stormdrop.onnxruntime.0", x)       makes new tensors
     data
 
-The functions are the same for all models. A model says which parts they mean for the time of a call, in its own thread.
-onnxruntime is an optional package: this module imports it when it is needed first.
+In a program it is a step. onnxruntime is an optional package: this module imports it when it is needed first.
 """
 
 from __future__ import annotations
@@ -22,25 +21,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import tvm
-import tvm_ffi
 
 from ...errors import ModelError, one_line, shown
 from ...machine.denormals import denormals, restore_mode, set_mode
 from ...machine.detect import cpu_family, host_features
-from ..tensors import Array
-from .metadata import OPEN, Metadata, OnnxruntimePart
-
-FUNCTION = "stormdrop.onnxruntime."
-"""The names of the packed functions begin with this; the index of the part follows."""
+from ..program.executor import Array, RunPart
+from ..program.program import OPEN
+from .metadata import Metadata, OnnxruntimePart
 
 INSTALL = "pip install 'stormdrop[onnxruntime]'"
 
 EXACT_SUMS = "session.x64quantprecision"
 """onnxruntime's option, "1", for sums of products of bytes that do not saturate; see `sums_saturate`."""
-
-# What a part refuses arrives as what it is, through TVM, and not as a RuntimeError.
-tvm_ffi.register_error("ModelError", ModelError)
 
 CHOOSING = 0.5
 """Seconds that the choice of the parts' numbers of threads may take."""
@@ -69,7 +61,6 @@ class OnnxruntimeParts:
         self.examples: dict[int, list[Array]] | None = None
         self._sessions: dict[tuple[int, bool], list[PartSession]] = {}
         self._lock = threading.Lock()
-        _register(len(self.models))  # a virtual machine looks its functions up when it is made
 
     def __len__(self) -> int:
         return len(self.models)
@@ -164,11 +155,10 @@ class OnnxruntimeParts:
 
         return call
 
-    def around(self, main: Callable[..., Any], metadata: Metadata, threads: int) -> Callable[..., Any]:
-        """A function that calls `main` so that it finds the parts of this model; `main` itself if there are none.
+    def runner(self, metadata: Metadata, threads: int) -> RunPart | None:
+        """What runs the parts for the program of this model; None if there are none.
 
         Args:
-            main: The function.
             metadata: What the model says about itself.
             threads: How many threads a session uses.
 
@@ -176,18 +166,18 @@ class OnnxruntimeParts:
             ModelError: As `sessions`.
         """
         if not self.models:
-            return main
+            return None
         sessions, flushed = self.sessions_of(metadata, threads), not _keeps_denormals(metadata)
 
-        def call(*arguments: Any) -> Any:
-            before, _running.sessions = _running.sessions, sessions
-            try:
-                with denormals(flushed):  # a session computes in the calling thread, too
-                    return main(*arguments)
-            finally:
-                _running.sessions = before
+        def run(index: int, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Sequence[Array]:
+            with denormals(flushed):  # a session computes in the calling thread, too
+                planned = [output for output in outputs if output is not None]
+                if len(planned) < len(outputs):
+                    return [np.asarray(value, order="C") for value in sessions[index].run(inputs)]
+                sessions[index].run_into(inputs, planned)
+                return planned
 
-        return call
+        return run
 
 
 def _in_turns(sessions: Sequence[PartSession], inputs: Sequence[Array], seconds: float) -> list[float]:
@@ -399,41 +389,3 @@ def _session(name: str, part: OnnxruntimePart, model: bytes, threads: int, keep_
     except Exception as error:
         # onnxruntime's exceptions have no base class of their own.
         raise ModelError(f"{name}: onnxruntime does not take {', '.join(part.operators)}: {one_line(error)}") from error
-
-
-class _Running(threading.local):
-    """The sessions of the model that runs in this thread."""
-
-    sessions: Sequence[PartSession] | None = None
-
-
-_running = _Running()
-_registered = 0
-
-
-def _register(count: int) -> None:
-    """Makes the packed functions of the first `count` parts known to TVM."""
-    global _registered
-    for index in range(_registered, count):
-        tvm_ffi.register_global_func(f"{FUNCTION}{index}", _function(index), override=True)
-    _registered = max(_registered, count)
-
-
-def _function(index: int) -> Callable[..., Any]:
-    def function(*tensors: Any) -> Any:
-        if _running.sessions is None:
-            raise RuntimeError(f"part {index} of a model runs only as a part of that model")
-        return _call(_running.sessions[index], tensors)
-
-    return function
-
-
-def _call(session: PartSession, tensors: Sequence[Any]) -> Any:
-    """Runs a part on TVM's tensors: its inputs, and its outputs, if the program has memory for them."""
-    arrays = [np.from_dlpack(tensor) for tensor in tensors]
-    inputs, outputs = arrays[: len(session.inputs)], arrays[len(session.inputs) :]
-    if outputs:
-        session.run_into(inputs, outputs)
-        return None
-    results = [tvm.runtime.tensor(np.asarray(value, order="C")) for value in session.run(inputs)]
-    return results[0] if len(results) == 1 else results

@@ -10,7 +10,6 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import GenericConst
-from tvm.relax import vm_build
 
 from ...codegen.needed_features import needed_features as units_of
 from ...errors import ModelError, one_line
@@ -19,13 +18,12 @@ from ...ir.reference import evaluate
 from ...machine.cpu import Cpu
 from ...machine.tiles import permit
 from ...sketches.contract import Variant
+from ..artifact import metadata as metadata_of
 from ..artifact.artifact import CompiledModel
 from ..artifact.layers import KernelCall
 from ..artifact.machines import main_name
-from ..artifact.metadata import FallbackReport, Metadata, Size, Work, needed_features
+from ..artifact.metadata import FallbackReport, Metadata, Work, needed_features
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
-from ..artifact.program import LEAST, Program
-from ..graph.constants import without_constants
 from ..graph.expressions import bindings_of, calls_kernel, part_index, variables_of
 from ..graph.flow import Marks
 from ..graph.graph import Graph
@@ -35,16 +33,18 @@ from ..graph.renaming import joined
 from ..graph.tasks import Task
 from ..passes.rewriting import constant as new_constant
 from ..passes.rewriting import rewrite_main
+from ..program.compiled import CompiledProgram
+from ..program.program import TensorInfo
 from ..tensors import array_of, release_pages
-from . import workspace
 from .concatenation import Concatenation, find_concatenations
+from .derive import Size, derive_program, to_kernels
 from .fallback import schedule_fallback
 from .kernel_library import KernelLibrary
 
 Transformed = dict[tuple[tvm_ffi.StructuralKey, int], GenericConst]
 """Transformed constants, by the transform and the address of the constant: several sizes of a model share them."""
 
-CreateModel = Callable[[Program, Metadata, Mapping[str, int], OnnxruntimeParts], CompiledModel]
+CreateModel = Callable[[CompiledProgram, Metadata, Mapping[str, int], OnnxruntimeParts], CompiledModel]
 """Makes a model of its program, its metadata, the task of each kernel, and the parts that onnxruntime runs."""
 
 PlacedVariant = Callable[[int, Place], Variant]
@@ -107,7 +107,10 @@ def build(
     by_kernels = [_read_by_kernels_only(each, mod) for each, mod in zip(graph.sizes, mods, strict=True)]
     anywhere = set.intersection(*by_kernels)
     try:
-        program, calls = _linked(mods, marks, library, target)
+        infos = [(each.inputs, each.outputs) for each in graph.sizes]
+        program, calls = _linked(mods, infos, marks, library, target)
+    except ModelError as error:
+        raise ModelError(f"{graph.name}: {error}") from error
     except Exception as error:
         # Lowering and code generation raise anything from ValueError to TVM's InternalError.
         raise ModelError(f"{graph.name}: cannot be compiled: {one_line(error)}") from error
@@ -126,7 +129,7 @@ def build(
         ignored=graph.ignored,
         foreign=graph.foreign.reports,
         units=tuple(sorted(units)),
-        sizes=tuple(Size(each.inputs, each.outputs) for each in graph.sizes) if graph.others else (),
+        sizes=tuple(metadata_of.Size(each.inputs, each.outputs) for each in graph.sizes) if graph.others else (),
         layers=graph.layers.all,
         calls=calls if graph.layers.all else (),
     )
@@ -196,37 +199,30 @@ def apply_variants(
 
 
 def _linked(
-    mods: Sequence[tvm.IRModule], marks: Sequence[Marks], library: KernelLibrary, target: Cpu
-) -> tuple[Program, tuple[tuple[KernelCall, ...], ...]]:
+    mods: Sequence[tvm.IRModule],
+    infos: Sequence[tuple[Sequence[TensorInfo], Sequence[TensorInfo]]],
+    marks: Sequence[Marks],
+    library: KernelLibrary,
+    target: Cpu,
+) -> tuple[CompiledProgram, tuple[tuple[KernelCall, ...], ...]]:
     """The program of the modules of all sizes, with the kernels of the library, and the calls of an execution of each.
 
     Args:
         mods: The modules.
+        infos: The inputs and outputs of each.
         marks: The layers of the variables of each.
         library: Has the kernels.
         target: The machine.
     """
-    parts, values = zip(*(without_constants(each, LEAST) for each in mods), strict=True)
-    weights = tuple(tuple(constants.values()) for constants in values)
-    mod = parts[0]
+    mod = mods[0]
     if len(mods) > 1:
-        mod = joined([(each, {"main": main_name(size)}) for size, each in enumerate(parts)])
+        mod = joined([(each, {"main": main_name(size)}) for size, each in enumerate(mods)])
     with target.tvm():
-        mod = workspace.to_kernels()(mod)
+        mod = to_kernels()(mod)
         calls = tuple(calls_of(mod, main_name(size), each) for size, each in enumerate(marks))
-        mod = workspace.to_machine()(mod)
-    builder = relax.ExecBuilder()
-    # This function is private. `tvm.compile`, which calls it, would compile all kernels in one thread.
-    left = vm_build._vmcodegen(builder, mod)
-    executable = builder.get()
-    kernels = {
-        variable.name_hint: function
-        for variable, function in left.functions.items()
-        if isinstance(function, tirx.PrimFunc)
-    }
-    for module in library.modules(kernels):
-        executable.mod.import_module(module)
-    return Program(executable, weights if any(weights) else ()), calls
+        program, constants = derive_program(mod, [Size(main_name(at), *each) for at, each in enumerate(infos)])
+    kernels = {name: mod[name] for name in program.kernels}
+    return CompiledProgram(program, library.modules(kernels), constants), calls
 
 
 def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:

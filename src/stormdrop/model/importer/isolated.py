@@ -39,11 +39,12 @@ from ...machine.process.memory import CHILD_SHARE, limit_memory, usable_memory
 from ...machine.process.no_torch import hide_torch
 from ...machine.process.scratch import scratch_folder
 from ..artifact.layers import Layer
-from ..artifact.metadata import OnnxruntimePart, TensorInfo
+from ..artifact.metadata import OnnxruntimePart
 from ..inputs.combinations import GivenShapes, Shapes, all_shapes
 from ..inputs.inputs import Values, dimension_names
 from ..onnx.source import read_model, refuse_external_data
 from ..onnx.weights import FileState, large_tensors, move_out
+from ..program.program import TensorInfo
 
 if TYPE_CHECKING:
     from ..artifact.constants_file import ConstantsReader, ConstantsWriter

@@ -13,7 +13,6 @@ from tvm.ir import GenericConst
 
 from ...errors import ModelError, one_line, shown
 from ..artifact.layers import layers_of
-from ..artifact.metadata import TensorInfo
 from ..graph.expressions import bindings_of, operator_name
 from ..graph.flow import Marks
 from ..graph.graph import Graph
@@ -23,6 +22,7 @@ from ..inputs.combinations import Shapes
 from ..inputs.ranges import Range, Ranges, as_places
 from ..inputs.samples import Feeds
 from ..passes.views import as_reshapes
+from ..program.program import TensorInfo
 from .import_onnx import graph_of
 
 _DIVIDES = ("divide", "floor_divide", "floor_mod", "mod")

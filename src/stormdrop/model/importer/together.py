@@ -15,9 +15,10 @@ import tvm
 from tvm import tirx
 
 from ...errors import ModelError
-from ..artifact.onnxruntime_parts import FUNCTION, OnnxruntimeParts
+from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..graph.graph import Graph
 from ..graph.renaming import joined
+from ..program.program import FUNCTION
 
 
 def together(graphs: Sequence[Graph]) -> Graph:

@@ -19,12 +19,13 @@ import tvm
 from tvm import relax
 
 from ..artifact.artifact_files import part_file
-from ..artifact.metadata import OPEN, OnnxruntimePart, TensorInfo
-from ..artifact.onnxruntime_parts import FUNCTION, OnnxruntimeParts
+from ..artifact.metadata import OnnxruntimePart
+from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..graph.graph import Graph
 from ..graph.onnx_origin import OnnxOrigin, origin_of
 from ..graph.open_blocks import ended_blocks
 from ..onnx.standard import is_standard, operator_name
+from ..program.program import FUNCTION, OPEN, TensorInfo
 
 
 class Whole(NamedTuple):

@@ -15,14 +15,29 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
+
+from ...errors import shown
 
 ALIGNMENT = 64
 """Views in storage and constants begin at a multiple of so many bytes."""
 
+OPEN = -1
+"""The size of a dimension that depends on the values of the inputs."""
+
+FUNCTION = "stormdrop.onnxruntime."
+"""What calls of a part are known by begins with this; the index of the part follows."""
+
+COPY = "copy"
+"""What a step is known by that copies a tensor."""
+
 Memory = Literal["input", "output", "storage", "constant"]
 Kind = Literal["kernel", "part", "copy"]
 
+_Size = Annotated[int, msgspec.Meta(ge=OPEN, lt=2**31)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 _BITS = {"bool": 8, "bfloat16": 16}
 
 
@@ -37,8 +52,12 @@ class TensorInfo:
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[_Size, ...]
     dtype: str
+
+    def __str__(self) -> str:
+        """For example "data float32[1, 3, 224, 224]"."""
+        return f"{shown(self.name)} {self.dtype}{list(self.shape)}"
 
 
 @dataclass(frozen=True)
@@ -51,8 +70,8 @@ class Constant:
         dtype: The name of its type.
     """
 
-    offset: int
-    shape: tuple[int, ...]
+    offset: _Count
+    shape: tuple[_Size, ...]
     dtype: str
 
     @property
@@ -75,9 +94,9 @@ class View:
     """
 
     memory: Memory
-    index: int
-    offset: int
-    shape: tuple[int, ...]
+    index: _Count
+    offset: _Count
+    shape: tuple[_Size, ...]
     dtype: str
     tensor: int
 
@@ -100,13 +119,18 @@ class Step:
 
     kind: Kind
     name: str
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
+    reads: tuple[_Count, ...]
+    writes: tuple[_Count, ...]
 
     @property
     def arguments(self) -> tuple[int, ...]:
         """The arguments: first what is read, then what is written."""
         return self.reads + self.writes
+
+    @property
+    def symbol(self) -> str:
+        """What it is known by: the symbol of its kernel, "stormdrop.onnxruntime.0" for a part, or "copy"."""
+        return {"kernel": self.name, "part": f"{FUNCTION}{self.name}", "copy": COPY}[self.kind]
 
 
 @dataclass(frozen=True)
@@ -123,7 +147,7 @@ class SizeProgram:
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    storage: tuple[int, ...]
+    storage: tuple[_Count, ...]
     views: tuple[View, ...]
     steps: tuple[Step, ...]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .program import Program, SizeProgram, TensorInfo, View
+from .program import Program, SizeProgram, View
 
 
 def text_of(program: Program) -> str:
@@ -24,7 +24,7 @@ def text_of(program: Program) -> str:
 
 
 def _size_lines(size: SizeProgram) -> Iterator[str]:
-    inputs, outputs = (", ".join(map(_info, infos)) for infos in (size.inputs, size.outputs))
+    inputs, outputs = (", ".join(map(str, infos)) for infos in (size.inputs, size.outputs))
     megabytes = size.block_offsets[-1] / 1e6
     yield f"({inputs}) -> ({outputs}), storage: {len(size.storage)} blocks, {megabytes:.2f} MB"
     names = [_name(size, view) for view in size.views]
@@ -32,10 +32,6 @@ def _size_lines(size: SizeProgram) -> Iterator[str]:
         what = {"kernel": step.name, "part": f"onnxruntime's part {step.name}", "copy": "copy"}[step.kind]
         read, written = (", ".join(names[index] for index in indices) for indices in (step.reads, step.writes))
         yield f"{position:4} {what}({read}) -> {written}"
-
-
-def _info(info: TensorInfo) -> str:
-    return f"{info.name} {info.dtype}{list(info.shape)}"
 
 
 def _name(size: SizeProgram, view: View) -> str:

@@ -20,10 +20,11 @@ from ..graph.place import place_of
 from ..graph.tasks import kernel_calls
 from ..inputs.given import HINT
 from ..inputs.samples import Feeds
+from ..program.program import Step
 from ..tensors import Array, array_of
 from .exact import Site
 
-OnCall = Callable[[str, int, int, Any], None]
+OnCall = Callable[[str, int, int, list[Array]], None]
 """Is called with the name of a kernel, its task, the number of its call among those of the task, and its arguments."""
 
 
@@ -48,8 +49,8 @@ def observed(model: CompiledModel, feeds: Feeds, sites: Collection[Site]) -> tup
         positions[site.task, site.call].append(site)
     seen: dict[Site, Array] = {}
 
-    def look(_: str, task: int, call: int, arguments: Any) -> None:
-        seen.update((site, arguments[site.argument].numpy()) for site in positions.get((task, call), ()))
+    def look(_: str, task: int, call: int, arguments: list[Array]) -> None:
+        seen.update((site, arguments[site.argument].copy()) for site in positions.get((task, call), ()))
 
     outputs, calls = _run(model, feeds, look)
     return outputs, {site: value for site, value in seen.items() if calls[site.task] == site.calls}
@@ -74,15 +75,15 @@ def kernel_errors(graph: Graph, model: CompiledModel, feeds: Feeds) -> dict[int,
     known = {task.index: stages for task in graph.tasks if (stages := _stages(task.function)) is not None}
     errors: dict[int, float] = {}
 
-    def judge(symbol: str, task: int, number: int, arguments: Any) -> None:
+    def judge(symbol: str, task: int, number: int, arguments: list[Array]) -> None:
         if task not in known or number >= len(calls[task]):
             return
         fields = calls[task][number].args[1].fields
         inputs = [
-            array_of(field) if isinstance(field, GenericConst) else arguments[position].numpy()
+            array_of(field) if isinstance(field, GenericConst) else arguments[position]
             for position, field in enumerate(fields)
         ]
-        outputs = [arguments[position].numpy() for position in range(len(fields), len(arguments))]
+        outputs = arguments[len(fields) :]
         place = place_of(symbol)
         if place is not None:
             width = shape_of(known[task].outputs[0])[-1]
@@ -128,14 +129,13 @@ def _run(
     """The outputs of a model that tells of every call of a kernel, and how often it calls each task."""
     calls: Counter[int] = Counter()
 
-    def callback(_: Any, symbol: str, before: bool, __: Any, *arguments: Any) -> int:
-        task = model.symbols.get(symbol)
+    def observe(step: Step, before: bool, arguments: Callable[[], list[Array]]) -> None:
+        task = model.symbols.get(step.symbol)
         if task is not None and before != after:
-            on_call(symbol, task, calls[task], arguments)
+            on_call(step.symbol, task, calls[task], arguments())
             calls[task] += 1
-        return 0
 
-    return model.instrumented(callback).run(feeds), calls
+    return model.observed(observe).run(feeds), calls
 
 
 def _expected(stages: StageGraph, inputs: list[Array]) -> Iterator[tuple[Array, Array]]:

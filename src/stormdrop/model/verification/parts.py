@@ -14,16 +14,14 @@ What rounding explains of the first and the last is computed from what the parts
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from ...machine.threads import thread_count
 from ..artifact.artifact import CompiledModel
-from ..artifact.onnxruntime_parts import FUNCTION
 from ..graph.graph import Graph
 from ..graph.onnx_origin import OnnxOrigin, origin_of
 from ..inputs.samples import Feeds
+from ..program.program import Step
 from ..tensors import Array
 from .exact import ExactModel, output_name
 from .rounding import LEVEL_WITHOUT_EXACT, Rounded, float32_runs
@@ -110,14 +108,11 @@ def _observed(model: CompiledModel, feeds: Feeds) -> dict[int, _PartCall]:
     sessions = model.foreign.sessions_of(model.metadata, thread_count())
     calls: dict[int, _PartCall] = {}
 
-    def callback(_: Any, symbol: str, before: bool, result: Any, *arguments: Any) -> int:
-        if not before and symbol.startswith(FUNCTION):
-            part = int(symbol.removeprefix(FUNCTION))
-            count = len(sessions[part].inputs)
-            inputs = [np.array(value.numpy()) for value in arguments[:count]]
-            made = arguments[count:] or ([result] if hasattr(result, "numpy") else list(result))
-            calls[part] = _PartCall(inputs, [np.array(value.numpy()) for value in made])
-        return 0
+    def observe(step: Step, before: bool, arguments: Callable[[], list[Array]]) -> None:
+        if not before and step.kind == "part":
+            values = [value.copy() for value in arguments()]
+            count = len(sessions[int(step.name)].inputs)
+            calls[int(step.name)] = _PartCall(values[:count], values[count:])
 
-    model.instrumented(callback).run(feeds)
+    model.observed(observe).run(feeds)
     return calls

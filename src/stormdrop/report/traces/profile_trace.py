@@ -1,4 +1,4 @@
-"""`run --profile --trace`: the calls of a model's executions as a trace: kernels, allocations, threads."""
+"""`run --profile --trace`: the calls of a model's executions as a trace: kernels, copies, threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ..layer_label import layer_label
 from .trace_file import TraceFile
 
-_KERNELS, _MACHINE, _EXECUTIONS = "kernels", "virtual machine", "executions"
+_KERNELS, _COPIES, _EXECUTIONS = "kernels", "copies", "executions"
 
 
 def write_profile_trace(
@@ -17,9 +17,9 @@ def write_profile_trace(
 ) -> None:
     """Writes a trace of the executions that a profile was made of.
 
-    The lanes are the executions, their kernels, the functions of the virtual machine (among them the allocations), and
-    one for each thread. In a thread's lane a kernel is as long as the thread was on a core during the kernel. Threads
-    that have nothing left to do wait on a core for a while, so that is an upper bound of their work.
+    The lanes are the executions, their kernels, the copies of tensors between them, and one for each thread. In a
+    thread's lane a kernel is as long as the thread was on a core during the kernel. Threads that have nothing left to
+    do wait on a core for a while, so that is an upper bound of their work.
 
     Args:
         path: The file to write.
@@ -33,26 +33,15 @@ def write_profile_trace(
     """
     work = {kernel["name"]: _work(kernel) for kernel in profile["kernels"]}
     file = TraceFile(path, title, complain)
-    for lane in (_EXECUTIONS, _KERNELS, _MACHINE):
+    for lane in (_EXECUTIONS, _KERNELS, _COPIES):
         file.name(lane)
-    allocated = 0
-    for call in calls["workspace"]:
-        file.slice(_MACHINE, call["name"], call["begin"], call["seconds"], _bytes(call))
-        if call["bytes"] is not None:
-            allocated += call["bytes"]
-            file.counter("workspace", "bytes", call["begin"] + call["seconds"], allocated)
     for number, execution in enumerate(calls["executions"]):
-        allocated = 0
         begin, last = execution[0]["begin"], execution[-1]
         duration = last["begin"] + last["seconds"] - begin
         file.slice(_EXECUTIONS, f"execution {number + 1}", begin, duration, {"calls": len(execution)})
-        file.counter("allocated by the execution", "bytes", begin, 0)
         for call in execution:
-            lane = _KERNELS if call["kernel"] else _MACHINE
-            details = {**_layers(call), **work.get(call["name"], {}), **_bytes(call)}
-            if call["bytes"] is not None:
-                allocated += call["bytes"]
-                file.counter("allocated by the execution", "bytes", call["begin"] + call["seconds"], allocated)
+            lane = _KERNELS if call["kernel"] else _COPIES
+            details = {**_layers(call), **work.get(call["name"], {})}
             file.slice(lane, call["name"], call["begin"], call["seconds"], details)
             if call["kernel"]:
                 for thread, seconds in zip(calls["threads"], call["threads"], strict=True):
@@ -69,7 +58,3 @@ def _work(kernel: Mapping[str, Any]) -> dict[str, Any]:
 
 def _layers(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"layers": layer_label(call["layers"])} if call["layers"] else {}
-
-
-def _bytes(call: Mapping[str, Any]) -> dict[str, Any]:
-    return {} if call["bytes"] is None else {"bytes": call["bytes"]}

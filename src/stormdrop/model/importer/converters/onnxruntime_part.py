@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 from tvm import relax
 
-from ...artifact.onnxruntime_parts import FUNCTION
+from ...program.program import FUNCTION
 from .node import Node
 
 OPERATOR, DOMAIN = "StormdropForeign", "stormdrop"
