@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from .compiled import CompiledProgram
 from .program import ALIGNMENT, OPEN, Step, View, bits_of, bytes_of, offsets_of
-from .run_steps import ENTRY_BYTES, run_steps_of
+from .run_steps import ENTRY_BYTES, function_of, run_steps_of
 
 Array = NDArray[Any]
 
@@ -64,7 +64,7 @@ class Kernels:
 
     def __init__(self, compiled: CompiledProgram) -> None:
         self.run_steps = run_steps_of(compiled.modules)
-        self._functions = {name: _function(compiled.modules, name) for name in compiled.program.kernels}
+        self._functions = {name: function_of(compiled.modules, name) for name in compiled.program.kernels}
         self.addresses = {name: int(each.__chandle__()) for name, each in self._functions.items()}
 
 
@@ -227,13 +227,6 @@ def aligned_memory(size: int, alignment: int = ALIGNMENT) -> NDArray[np.uint8]:
     memory = np.empty(size + alignment, np.uint8)
     begin = -_address(memory) % alignment
     return memory[begin : begin + size]
-
-
-def _function(modules: Sequence[Any], name: str) -> Any:
-    for module in modules:
-        if module.implements_function(name):
-            return module[name]
-    raise KeyError(f"no module has the kernel {name}")
 
 
 def _address(array: Array) -> int:

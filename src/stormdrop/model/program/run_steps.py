@@ -9,9 +9,10 @@ It is a dozen instructions of LLVM's. A loop in Python would take as long for ea
 from __future__ import annotations
 
 import functools
-import os
 import re
 import threading
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +81,34 @@ def module_with_it(triple: str = "") -> Any:
         return tvm_ffi.get_global_func("ffi.Module.load_from_file.ll")(str(file), "ll")
 
 
-def run_steps_of(modules: Any) -> Any:
-    """The function of one of these modules, if one has it; else that of this process."""
+def function_of(modules: Iterable[Any], name: str) -> Any:
+    """The function of this name in one of several modules.
+
+    Args:
+        modules: TVM's modules.
+        name: The name.
+
+    Raises:
+        KeyError: No module has it.
+    """
     for module in modules:
-        if module.implements_function(SYMBOL):
-            return module[SYMBOL]
-    with _LOCK:
-        return _here(os.getpid())
+        with suppress(AttributeError):  # a module of bitcode knows its functions only when it is asked for one
+            return module.get_function(name)
+    raise KeyError(f"no module has the function {name}")
+
+
+def run_steps_of(modules: Iterable[Any]) -> Any:
+    """The function of one of these modules, if a library has it; else that of this process."""
+    try:
+        return function_of((module for module in modules if module.kind == "library"), SYMBOL)
+    except KeyError:
+        with _LOCK:
+            return _here()
 
 
 _LOCK = threading.Lock()
 
 
 @functools.cache
-def _here(_: int) -> Any:
+def _here() -> Any:
     return module_with_it()[SYMBOL]
