@@ -27,7 +27,7 @@ if mode == "renames":
 
 def save(generation):
     def write(new):
-        for name in ("metadata.json", "model.vm", "kernels.bc"):
+        for name in ("metadata.json", "program.json", "kernels.bc"):
             (new / name).write_text(f"{generation} " * 1000)
     atomic_folder.replace_folder(folder, write)
 

@@ -27,7 +27,6 @@ from stormdrop.machine.cpu import Cpu
 from stormdrop.model.artifact import onnxruntime_parts
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.artifact_files import METADATA
-from stormdrop.model.program.program import FUNCTION
 from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.converters import recurrent
@@ -37,6 +36,7 @@ from stormdrop.model.importer.whole_part import run_by_onnxruntime
 from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.onnx.weights import large_tensors, move_out
 from stormdrop.model.profile import part_times
+from stormdrop.model.program.program import FUNCTION
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tuning import imported, latency
 from stormdrop.model.tuning.latency import choose_parts
@@ -301,8 +301,8 @@ def test_all_of_a_model_runs_without_the_program_around_it() -> None:
     assert Reference.compute(whole).check(model).fault is None
     assert_right(model, source, 1)
     called: list[str] = []
-    model.instrumented(lambda _, symbol, *rest: called.append(symbol) or 0).run(random_feeds(model.inputs))
-    assert f"{onnxruntime_parts.FUNCTION}0" in called, "what is observed is called by the program"
+    model.observed(lambda step, *_: called.append(step.symbol)).run(random_feeds(model.inputs))
+    assert f"{FUNCTION}0" in called, "what is observed is called by the program"
     divided = compiled(gelu_inside())
     assert divided.foreign.alone(divided.metadata, 1) is None
 

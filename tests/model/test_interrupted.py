@@ -83,13 +83,13 @@ def test_a_model_that_was_tuned_is_saved(
     result.to_json()
 
 
-def test_ctrl_c_in_a_function_that_tvm_calls_is_what_it_is(residual: Graph, target: Cpu) -> None:
-    def interrupted(*_: Any) -> int:
+def test_ctrl_c_in_an_execution_is_what_it_is(residual: Graph, target: Cpu) -> None:
+    def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     model = build(residual, {}, target)
     with pytest.raises(KeyboardInterrupt):
-        model.instrumented(interrupted).run(random_feeds(residual.inputs))
+        model.observed(interrupted).run(random_feeds(residual.inputs))
 
 
 def test_a_second_interruption_ends_the_saving(target: Cpu, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

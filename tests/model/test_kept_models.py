@@ -62,7 +62,7 @@ def test_new_records_of_a_kernel_count_and_those_of_others_do_not(result: Compil
         assert (tmp_path / "graphs" / KEY).exists()  # it is right, and only its schedules may be slower
 
 
-@pytest.mark.parametrize("file", ["entry.json", "model/metadata.json", "model/model.vm", "model/kernels.bc"])
+@pytest.mark.parametrize("file", ["entry.json", "model/metadata.json", "model/program.json", "model/kernels.bc"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
 def test_what_is_damaged_is_removed(result: CompileResult, tmp_path: Path, file: str, damage: str) -> None:
     kept = KeptModels(tmp_path / "graphs")

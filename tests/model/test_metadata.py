@@ -12,7 +12,7 @@ import pytest
 from stormdrop.model.artifact.metadata import FallbackReport, Metadata, Work
 from stormdrop.model.program.program import TensorInfo
 
-CHECKSUMS = {"model.vm": "1" * 64, "kernels.bc": "2" * 64}
+CHECKSUMS = {"program.json": "1" * 64, "kernels.bc": "2" * 64}
 METADATA = Metadata(
     name="tiny",
     inputs=(TensorInfo("x", (1, 3, 8, 8), "float32"), TensorInfo("mask", (4,), "int64")),
@@ -83,7 +83,7 @@ def test_the_digest_covers_everything() -> None:
 
     others = [
         digest(METADATA),
-        digest(METADATA, **{"model.vm": "3" * 64}),
+        digest(METADATA, **{"program.json": "3" * 64}),
         digest(METADATA, **{"kernels.bc": "3" * 64}),
         digest(replace(METADATA, cpu="Other")),
         digest(replace(METADATA, provenance={})),
@@ -141,8 +141,8 @@ def test_metadata_without_a_digest_is_one_that_a_model_can_have() -> None:
         (("kernels", "conv", "flops"), float("inf"), "Infinity, which is no finite number"),
         (("features",), "avx2", r"\$.features"),
         (("tvm",), None, r"\$.tvm"),
-        (("format",), 99, "it is of format 99, not 1"),
-        (("checksums", "model.vm"), 1, "checksums"),
+        (("format",), 99, "it is of format 99, not 2"),
+        (("checksums", "program.json"), 1, "checksums"),
     ],
 )
 def test_the_message_says_where(path: tuple[Any, ...], value: Any, words: str) -> None:

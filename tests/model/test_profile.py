@@ -5,7 +5,6 @@ import statistics
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,13 +35,12 @@ def test_kernels_and_the_rest_add_up(model: CompiledModel) -> None:
     feeds = random_feeds(model.inputs)
     result = profile(model, feeds, rounds=5)
     names = [kernel.name for kernel in result.kernels]
-    assert set(names) == set(model.symbols) and not any(name.startswith("vm.") for name in names)
+    assert set(names) == set(model.symbols)
     seconds = [kernel.seconds for kernel in result.kernels]
     assert seconds == sorted(seconds, reverse=True)
     assert all(kernel.calls >= 1 and len(kernel.rounds) == 5 and kernel.seconds > 0 for kernel in result.kernels)
     document = result.to_json()
     assert document["outside"] == pytest.approx(max(0, result.seconds - sum(k["seconds"] for k in document["kernels"])))
-    assert 0 < document["machine"] < result.seconds
 
 
 def test_kernels_that_only_move_are_added_up() -> None:
@@ -84,7 +82,7 @@ def test_calls_of_one_kernel_count_for_their_own_layers() -> None:
 
 def test_a_model_of_an_earlier_version_has_no_layers(model: CompiledModel) -> None:
     timer = CallTimer()
-    model.instrumented(timer).run(random_feeds(model.inputs))
+    model.observed(timer).run(random_feeds(model.inputs))
     timer.end_execution(keep=True)
     assert timer.layers(model.metadata) and timer.layers(replace(model.metadata, layers=(), calls=())) == []
 
@@ -98,15 +96,11 @@ def test_work_is_kept_with_the_model(model: CompiledModel, tmp_path: Path) -> No
         assert kernel.work == work and work.bytes > 0
 
 
-def test_instrumentation_changes_nothing(model: CompiledModel) -> None:
+def test_an_observer_changes_nothing(model: CompiledModel) -> None:
     feeds = random_feeds(model.inputs)
     seen: list[str] = []
 
-    def callback(_: Any, symbol: str, before: bool, *__: Any) -> int:
-        seen.append(symbol)
-        return 0
-
-    outputs = model.instrumented(callback).run(feeds)
+    outputs = model.observed(lambda step, *_: seen.append(step.symbol)).run(feeds)
     assert set(model.symbols) <= set(seen)
     count = len(seen)
     for name, value in model.run(feeds).items():
@@ -138,10 +132,7 @@ def test_the_trace_adds_up_to_the_profile(model: CompiledModel, tmp_path: Path) 
         assert statistics.median(totals[kernel.name]) == pytest.approx(kernel.seconds, rel=0.02)
     named = {(event["name"], event["args"]["layers"]) for event in slices if lanes[event["tid"]] == "kernels"}
     assert named == {(kernel.name, layer_label(kernel.layers)) for kernel in result.kernels}
-    # What the virtual machine allocates is there with its size, and each kernel has its threads.
-    machine = [event for event in slices if lanes[event["tid"]] == "virtual machine"]
-    assert all(event["args"]["bytes"] > 0 for event in machine if event["name"].endswith("alloc_storage"))
-    threads = {lanes[event["tid"]] for event in slices} - {"executions", "kernels", "virtual machine"}
+    threads = {lanes[event["tid"]] for event in slices} - {"executions", "kernels", "copies"}
     assert "thread that calls" in threads
 
 

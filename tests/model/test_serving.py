@@ -24,6 +24,7 @@ from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.inputs.samples import random_feeds
+from stormdrop.model.program.executor import Kernels
 
 CORES = thread_count()
 
@@ -98,7 +99,8 @@ def test_machines_share_the_weights(target: Cpu) -> None:
     )
     model = build(load_graph(source), {}, target)
     before = psutil.Process().memory_info().rss
-    kept = [model._machine(model._program.machine()) for _ in range(4)]
+    kernels = Kernels(model._program)
+    kept = [model._machine(kernels) for _ in range(4)]
     assert psutil.Process().memory_info().rss - before < 4 * size * size  # a copy for each would be 4 times that
     assert len(kept) == 4
 

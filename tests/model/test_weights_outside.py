@@ -1,4 +1,4 @@
-"""The large constants of a model stand outside of its program, in a file that is mapped."""
+"""The constants of a model stand outside of its program, in a file that is mapped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvm.support.cc import get_cc
 import stormdrop
 from stormdrop.errors import ArtifactError
 from stormdrop.machine.cpu import Cpu
-from stormdrop.model.artifact import artifact, loading
+from stormdrop.model.artifact import loading
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.artifact_files import checksum
 from stormdrop.model.artifact.metadata import Metadata
@@ -28,19 +28,10 @@ from stormdrop.model.tensors import ALIGNMENT
 
 pytestmark = pytest.mark.compiles
 
-LEAST = "stormdrop.model.building.compile.LEAST"
-
-
-@pytest.fixture(scope="module")
-def inside(residual: Graph, target: Cpu) -> CompiledModel:
-    return build(residual, {}, target)
-
 
 @pytest.fixture(scope="module")
 def model(residual: Graph, target: Cpu) -> CompiledModel:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LEAST, 64)
-        return build(residual, {}, target)
+    return build(residual, {}, target)
 
 
 @pytest.fixture
@@ -58,48 +49,39 @@ def mapped_files() -> str:
 
 
 @pytest.mark.parametrize("native", [False, pytest.param(True, marks=pytest.mark.skipif(get_cc() is None, reason="cc"))])
-def test_the_model_is_the_same_in_memory_and_as_it_is_saved(
-    model: CompiledModel, inside: CompiledModel, tmp_path: Path, native: bool
-) -> None:
-    assert inside.save(tmp_path / "inside.sd", native) and not (tmp_path / "inside.sd" / "weights.bin").exists()
-    assert same(inside, model)
+def test_the_model_is_the_same_in_memory_and_as_it_is_saved(model: CompiledModel, tmp_path: Path, native: bool) -> None:
     loaded = stormdrop.load(model.save(tmp_path / "model.sd", native), digest=model.digest)
-    assert loaded.metadata == model.metadata and same(inside, loaded)
+    assert loaded.metadata == model.metadata and same(model, loaded)
     assert "weights.bin" in json.loads((tmp_path / "model.sd" / "metadata.json").read_text())["checksums"]
-    sizes = [(tmp_path / name / "model.vm").stat().st_size for name in ("inside.sd", "model.sd")]
-    assert sizes[1] < sizes[0] - sum(np.prod(each.shape) * 4 for each in model.metadata.weights[0]) + 2000
-    for weight in loaded._program.weights_of(0):
-        assert weight.data_ptr() % ALIGNMENT == 0
+    constants = loaded._program.constants
+    assert constants and all(each.ctypes.data % ALIGNMENT == 0 for each in constants)
+    assert all(np.array_equal(*both) for both in zip(constants, model._program.constants, strict=True))
 
 
-def test_a_loaded_model_is_saved_again_in_its_place(model: CompiledModel, inside: CompiledModel, saved: Path) -> None:
+def test_a_loaded_model_is_saved_again_in_its_place(model: CompiledModel, saved: Path) -> None:
     loaded = stormdrop.load(saved)
     loaded.save(saved)
-    assert same(inside, loaded) and same(inside, stormdrop.load(saved, digest=loaded.digest))
+    assert same(model, loaded) and same(model, stormdrop.load(saved, digest=loaded.digest))
     for file in saved.iterdir():
         file.unlink()
-    assert same(inside, loaded), "the file that is mapped is still there for who has mapped it"
+    assert same(model, loaded), "the file that is mapped is still there for who has mapped it"
 
 
-def test_sizes_share_their_weights(target: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LEAST, 1 << 10)
+def test_sizes_share_their_weights(target: Cpu, tmp_path: Path) -> None:
     nodes = [onnx.helper.make_node("Gather", ["table", "x"], ["y"])]
     source = seed_weights(make_model(nodes, {"table": (500, 16)}, {}, {"y": ("N", 16)}), seed=1)
     source.graph.input.append(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT64, ("N",)))
     with Importer() as importer:
         several = build(importer.load(source, {"x": ((2, 3, 4),)}), {}, target)
     loaded = stormdrop.load(several.save(tmp_path / "m.sd"))
-    assert len(loaded.metadata.weights) == 3
-    assert (tmp_path / "m.sd" / "weights.bin").stat().st_size == 500 * 16 * 4
-    first, *others = (loaded._program.weights_of(size)[0] for size in range(3))
-    assert all(other.data_ptr() == first.data_ptr() for other in others)
+    assert len(loaded._program.program.sizes) == 3
+    assert (tmp_path / "m.sd" / "weights.bin").stat().st_size < 500 * 16 * 4 + 5000
     for length in (2, 3, 4):
         x = np.arange(length)
         assert np.array_equal(loaded(x), several(x)) and loaded(x).shape == (length, 16)
 
 
-def test_equal_weights_are_stored_once(target: Cpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LEAST, 1 << 10)
+def test_equal_weights_are_stored_once(target: Cpu, tmp_path: Path) -> None:
     nodes = [onnx.helper.make_node("Gather", [f"table{part}", "x"], [f"y{part}"]) for part in range(3)]
     weights = {f"table{part}": (500, 16) for part in range(3)}
     source = make_model(nodes, weights, {}, {f"y{part}": (4, 16) for part in range(3)})
@@ -130,59 +112,57 @@ def test_damage_is_refused(saved: Path) -> None:
     refused(saved, r"weights\.bin is missing")
 
 
-def test_a_table_that_does_not_fit_is_refused(model: CompiledModel, saved: Path) -> None:
-    file = saved / "metadata.json"
+def test_a_program_that_does_not_fit_is_refused(saved: Path) -> None:
+    """Whoever changes a program, and its checksum as well, is told what is wrong with it."""
+    file = saved / "program.json"
     original = json.loads(file.read_text())
-    del original["digest"]  # as version 0.1 wrote it
-    (weights,) = original["weights"]
-    for changed, words in (
-        (
-            [[{**weights[0], "offset": 10**9}, *weights[1:]]],
-            r"weights\.bin cannot be loaded: .*it holds \d+ bytes",
-        ),
-        ([[{**weights[0], "dtype": "float9x"}, *weights[1:]]], r"weights\.bin cannot be loaded"),
-        ([[{**weights[0], "offset": -1}, *weights[1:]]], r"metadata\.json cannot be read"),
-        ([[{**weights[0], "shape": [2**40]}, *weights[1:]]], r"metadata\.json cannot be read"),
-        ([weights, weights], r"metadata\.json cannot be read: .*weights of another number of sizes"),
-        ([weights[1:]], r"the program takes 2 inputs, not 1"),
-        ([], r"the program takes \d+ inputs, not 1"),
+    last = original["constants"][-1]
+    steps = original["sizes"][0]["steps"]
+    views = original["sizes"][0]["views"]
+    for path, value, words in (
+        (("constants", -1, "offset"), last["offset"] + 64, r"weights\.bin cannot be loaded: .*it holds \d+ bytes"),
+        (("constants", -1, "offset"), -1, r"program\.json cannot be loaded"),
+        (("constants", -1, "offset"), 0, r"program\.json cannot be loaded: .*inside of another one"),
+        (("constants", -1, "shape"), [2**40], r"program\.json cannot be loaded"),
+        (("constants", -1, "dtype"), "float9x", r"program\.json cannot be loaded"),
+        (("sizes", 0, "steps"), steps[1:], r"program\.json cannot be loaded: .*nothing or something else was written"),
+        (("sizes", 0, "steps"), steps[:-1], r"program\.json cannot be loaded: .*is never written"),
+        (("sizes", 0, "storage"), [1] * len(original["sizes"][0]["storage"]), r"program\.json .*ends outside of"),
+        (("sizes", 0, "views"), views[:-1], r"program\.json cannot be loaded: .*an argument that is no view"),
+        (("sizes", 0, "inputs"), [], r"program\.json cannot be loaded"),
+        (("sizes",), [], r"program\.json .*its inputs and outputs are not those of metadata\.json"),
+        (("sizes", 0, "steps", 0, "name"), "other", r"cannot be made ready to run: .*no module has the function other"),
     ):
-        file.write_text(json.dumps({**original, "weights": changed}))
+        changed = json.loads(file.read_text()) and json.loads(json.dumps(original))
+        place = changed
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        file.write_text(json.dumps(changed))
+        metadata, checksums, _ = Metadata.from_json((saved / "metadata.json").read_bytes())
+        checksums["program.json"] = checksum(file)
+        (saved / "metadata.json").write_text(metadata.to_json(checksums))
         refused(saved, words)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
 @pytest.mark.parametrize("mode", [0o644, 0o664])
 def test_a_file_that_others_may_write_is_copied_before_it_is_mapped(
-    inside: CompiledModel, saved: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+    model: CompiledModel, saved: Path, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
     assert not (saved / "weights.bin").stat().st_mode & 0o022
     (saved / "weights.bin").chmod(mode)
-    loader = loading._loader
+    read = loading.from_json
 
-    def after_a_change(kind: str) -> object:
-        if mode == 0o664 and kind == "relax.VMExecutable":
+    def after_a_change(data: bytes) -> object:
+        if mode == 0o664:
             (saved / "weights.bin").write_bytes(b"evil")
-        return loader(kind)
+        return read(data)
 
-    monkeypatch.setattr(loading, "_loader", after_a_change)
+    monkeypatch.setattr(loading, "from_json", after_a_change)
     loaded = stormdrop.load(saved)
     assert (str(saved / "weights.bin") in mapped_files()) == (mode == 0o644)
-    assert same(inside, loaded)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_leaves_the_older_model(model: CompiledModel, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def onto_full(weights: object, file: Path) -> object:
-        file.symlink_to("/dev/full")
-        return written(weights, file)  # type: ignore[arg-type]
-
-    written = artifact.write_weights  # type: ignore[attr-defined]
-    before = {file.name: file.read_bytes() for file in saved.iterdir()}
-    monkeypatch.setattr(artifact, "write_weights", onto_full)
-    with pytest.raises(ArtifactError, match="No space left"):
-        model.save(saved)
-    assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
+    assert same(model, loaded)
 
 
 def test_the_digest_covers_the_weights(model: CompiledModel, saved: Path) -> None:

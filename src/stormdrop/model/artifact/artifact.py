@@ -19,7 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import tvm_ffi
 from numpy.typing import NDArray
 from tvm.support.cc import create_shared, get_cc
 
@@ -40,9 +39,6 @@ from .loading import load_program
 from .machines import Entry, Machine, Machines, checked_threads, machine_of
 from .metadata import Metadata, Size, described, sizes_in_words
 from .onnxruntime_parts import OnnxruntimeParts
-
-# Ctrl-C in a function of ours that TVM calls arrives as what it is, and not as a RuntimeError.
-tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 
 class CompiledModel:

@@ -87,6 +87,10 @@ def _load(
         name, constants = PROGRAM, list[NDArray[np.uint8]]()
         try:
             program = from_json(Path(copies[PROGRAM]).read_bytes())
+            if [(size.inputs, size.outputs) for size in program.sizes] != [
+                (size.inputs, size.outputs) for size in metadata.all_sizes
+            ]:
+                raise ValueError(f"its inputs and outputs are not those of {METADATA}")
             modules = []
             for name in kernels:
                 modules.append(_load_kernels(name, copies[name]))
