@@ -321,7 +321,8 @@ class CompiledModel:
             assert entry.execution is not None
             places = [placed(info, one, entry, rows) for info, one in zip(infos, given, strict=True)]
             values = entry.execution.run([address for address, _ in places], [array for _, array in places])
-            return {info.name: value[:rows].copy() for info, value in zip(outputs, values, strict=True)}
+            named = zip(outputs, values, strict=True)
+            return {info.name: (value if rows is None else value[:rows]).copy() for info, value in named}
 
         if self._machines is None:
             raise ArtifactError(f"{self.metadata.name}: its program was given up for the saved one, which did not load")
