@@ -368,6 +368,11 @@ def test_a_model_of_version_0_1_is_loaded(model: CompiledModel, saved: Path) -> 
     assert stormdrop.load(saved, digest=loaded.digest).digest == loaded.digest
 
 
+def test_a_model_of_an_earlier_version_is_refused(saved: Path) -> None:
+    edit(saved, format=1)
+    refused(saved, "an earlier version of stormdrop made the model: tune or compile it again")
+
+
 def test_another_number_of_inputs_is_not_believed(saved: Path) -> None:
     inputs = [{"name": name, "shape": [1, 3, 8, 8], "dtype": "float32"} for name in "xyz"]
     edit(saved, inputs=inputs)

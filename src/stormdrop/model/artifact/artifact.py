@@ -28,7 +28,7 @@ from ...machine.process.memory import return_freed_memory
 from ..program.compiled import CompiledProgram
 from ..program.document import to_json
 from ..program.executor import Execution, Kernels, Observer
-from ..program.program import TensorInfo
+from ..program.program import Program, TensorInfo
 from ..program.run_steps import module_with_it
 from . import artifact_files
 from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder
@@ -238,6 +238,11 @@ class CompiledModel:
     @metadata.setter
     def metadata(self, metadata: Metadata) -> None:
         self._inputs = CallInputs(metadata)
+
+    @property
+    def program(self) -> Program:
+        """What it executes, as plain data: `print` shows it on a page."""
+        return self._program.program
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:

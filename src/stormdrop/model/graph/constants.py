@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import tvm
@@ -12,21 +11,20 @@ from tvm.ir import GenericConst
 from .open_blocks import ended_blocks
 
 
-def without_constants(mod: tvm.IRModule, least: int = 0) -> tuple[tvm.IRModule, dict[str, Any]]:
+def without_constants(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, Any]]:
     """The module whose `main` takes its constants as further parameters, and the constants by the parameters' names.
 
     `Function.bind_params` puts them back.
 
     Args:
         mod: The module.
-        least: Constants of fewer bytes stay where they are.
 
     Example:
         main(x): conv2d(x, <weights>)   ->   main(x, constant_0): conv2d(x, constant_0), {"constant_0": <weights>}
     """
     main = mod["main"]
     names = {parameter.name for parameter in main.params}
-    lifted = _Lift(names, least)
+    lifted = _Lift(names)
     with ended_blocks(lifted.builder_):
         body = lifted.visit_expr(main.body)
     function = relax.Function([*main.params, *lifted.variables], body, main.ret_ty, main.is_pure, main.attrs, main.span)
@@ -37,9 +35,8 @@ def without_constants(mod: tvm.IRModule, least: int = 0) -> tuple[tvm.IRModule, 
 
 @relax.expr_functor.mutator
 class _Lift(relax.PyExprMutator):
-    def __init__(self, taken: set[str], least: int) -> None:
+    def __init__(self, taken: set[str]) -> None:
         super().__init__()
-        self._least = least
         self.variables: list[relax.Var] = []
         self.values: dict[str, Any] = {}
         self._taken = taken
@@ -48,8 +45,6 @@ class _Lift(relax.PyExprMutator):
     def visit_generic_const_(self, op: GenericConst) -> relax.Expr:
         if op in self._known:
             return self._known[op]
-        if math.prod(op.value.shape) * op.value.dtype.itemsize < self._least:
-            return op
         name = f"constant_{len(self.variables)}"
         while name in self._taken:
             name += "_"

@@ -175,6 +175,12 @@ class Program:
         steps = itertools.chain.from_iterable(size.steps for size in self.sizes)
         return tuple(dict.fromkeys(step.name for step in steps if step.kind == "kernel"))
 
+    def __str__(self) -> str:
+        """The program on a page; see `text.text_of`."""
+        from .text import text_of
+
+        return text_of(self)
+
     @property
     def constant_bytes(self) -> int:
         """The bytes of the file of the constants."""
