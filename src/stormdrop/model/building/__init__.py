@@ -6,7 +6,7 @@ kernel_library.py  the machine code of its kernels, kept from one build to the n
 fallback.py        a plain schedule for what no sketch takes
 tuned_task.py      the tasks after their tuning
 concatenation.py   inputs of a concatenation are written to their final place
-workspace.py       the memory between kernels is allocated once
+derive.py          the program of a model, derived from its Relax code
 repair.py          exact schedules for kernels that make it wrong
 saving.py          saving what was verified
 board.py           a model on the machine behind a runner
