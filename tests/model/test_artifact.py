@@ -25,6 +25,7 @@ from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.inputs.samples import random_feeds
+from stormdrop.model.program.document import from_json
 from stormdrop.model.random_weights import seed_weights
 
 pytestmark = pytest.mark.compiles
@@ -418,15 +419,14 @@ def test_what_was_checked_is_what_is_loaded(
 ) -> None:
     """Another process changes the files between the check and the loading."""
     saved = model.save(tmp_path / "model.sd", native)
-    read = loading.from_json
 
     def after_a_change(data: bytes) -> object:
         for file in saved.iterdir():
             if file.name != "weights.bin":  # only its owner may write to it, so it is mapped where it is
                 file.write_bytes(b"evil code")
-        return read(data)
+        return from_json(data)
 
-    monkeypatch.setattr(loading, "from_json", after_a_change)
+    monkeypatch.setattr("stormdrop.model.artifact.loading.from_json", after_a_change)
     loaded = stormdrop.load(saved, digest=model.digest)
     assert (saved / "program.json").read_bytes() == b"evil code"
     feeds = random_feeds(model.inputs, 5)

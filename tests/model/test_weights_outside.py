@@ -14,7 +14,6 @@ from tvm.support.cc import get_cc
 import stormdrop
 from stormdrop.errors import ArtifactError
 from stormdrop.machine.cpu import Cpu
-from stormdrop.model.artifact import loading
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.artifact_files import checksum
 from stormdrop.model.artifact.metadata import Metadata
@@ -23,6 +22,7 @@ from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import Importer
 from stormdrop.model.inputs.samples import random_feeds
+from stormdrop.model.program.document import from_json
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tensors import ALIGNMENT
 
@@ -152,14 +152,13 @@ def test_a_file_that_others_may_write_is_copied_before_it_is_mapped(
 ) -> None:
     assert not (saved / "weights.bin").stat().st_mode & 0o022
     (saved / "weights.bin").chmod(mode)
-    read = loading.from_json
 
     def after_a_change(data: bytes) -> object:
         if mode == 0o664:
             (saved / "weights.bin").write_bytes(b"evil")
-        return read(data)
+        return from_json(data)
 
-    monkeypatch.setattr(loading, "from_json", after_a_change)
+    monkeypatch.setattr("stormdrop.model.artifact.loading.from_json", after_a_change)
     loaded = stormdrop.load(saved)
     assert (str(saved / "weights.bin") in mapped_files()) == (mode == 0o644)
     assert same(model, loaded)

@@ -1,7 +1,7 @@
 """A model on the machine behind a runner, or on a board of a rack: it is built here, and runs and is timed there.
 
-    TVM's executable, or the files of a saved model  --machine code in an archive-->  TVM's server links it there
-    inputs  -->  the virtual machine there  -->  outputs
+    a compiled program, or the files of a saved model  --machine code in an archive-->  TVM's server links it there
+    inputs  -->  the function of its size there  -->  outputs
 
 The server needs a C compiler for that, as it does for kernels. TVM's protocol has no way to look into a model while it
 runs there: `LEFT_OUT` says what that costs.
@@ -20,19 +20,21 @@ from typing import Any, TypeVar
 import numpy as np
 import tvm
 from numpy.typing import NDArray
-from tvm.runtime.vm import VirtualMachine
 from tvm.support import tar
 
 from ...errors import MeasureError, one_line
 from ...machine.remote import rpc, tracker
 from ...measure.timing import SAMPLE_SECONDS
 from ..artifact.artifact import CompiledModel
-from ..artifact.loading import load_program, without_scope_warnings
-from ..artifact.machines import Entry, main_name, workspace_name
+from ..artifact.loading import load_program
+from ..artifact.machines import Entry, main_name
 from ..artifact.metadata import Metadata
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
-from ..artifact.program import Program
 from ..inputs.samples import Feeds
+from ..program.compiled import CompiledProgram
+from ..program.executor import Observer
+from ..program.program import TensorInfo
+from .linked_main import linked_main
 
 T = TypeVar("T")
 
@@ -76,18 +78,18 @@ class Board:
             model: The model.
         """
         if model not in self._programs:
-            self._programs[model] = self._sent(model.program, len(model.inputs))
+            self._programs[model] = self._sent(model.compiled, model.metadata)
         return self._programs[model]
 
-    def _sent(self, program: Program, inputs: int) -> _Sent:
+    def _sent(self, compiled: CompiledProgram, metadata: Metadata) -> _Sent:
+        library = library_of(compiled, metadata)
         name = f"model{next(self._numbers)}.tar"
         with tempfile.TemporaryDirectory(prefix="stormdrop-") as folder:
-            with without_scope_warnings():
-                program.module.export_library(str(Path(folder) / name), fcompile=tar.tar)
+            library.export_library(str(Path(folder) / name), fcompile=tar.tar)
             self._session.upload(str(Path(folder) / name), name)
         loaded, device = self._session.load_module(name), self._session.cpu(0)
         self._session.remove(name)
-        return _Sent(VirtualMachine(loaded, device), device, inputs, program)
+        return _Sent(loaded, device, compiled)
 
     def answer(self, work: Callable[[], T]) -> T:
         """What `work` returns, which asks the board for something.
@@ -144,7 +146,7 @@ class BoardModel(CompiledModel):
     def __init__(
         self,
         board: Board,
-        program: Program,
+        program: CompiledProgram,
         metadata: Metadata,
         symbols: Mapping[str, int] | None = None,
         foreign: OnnxruntimeParts | None = None,
@@ -153,7 +155,7 @@ class BoardModel(CompiledModel):
         super().__init__(program, metadata, symbols, foreign)
 
     @property
-    def program(self) -> Program:
+    def compiled(self) -> CompiledProgram:
         """The program, with the machine code of its kernels."""
         return self._program
 
@@ -167,8 +169,8 @@ class BoardModel(CompiledModel):
         loaded.digest = digest
         return loaded
 
-    def instrumented(self, callback: Callable[..., int]) -> CompiledModel:
-        """The model itself. `callback` is never called, because TVM's protocol takes no callbacks."""
+    def observed(self, observer: Observer) -> CompiledModel:
+        """The model itself. `observer` is never called, because TVM's protocol takes no callbacks."""
         return self
 
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -204,62 +206,69 @@ class BoardModel(CompiledModel):
         """The size that runs a call, its inputs, and how many rows are wanted if the size has more."""
         given = self._inputs.given(feeds)
         size, rows = self._inputs.dispatched(given)
-        memory = Entry(lambda *_: None)
+        memory = Entry()
         pairs = zip(self._inputs.sizes[size].inputs, given, strict=True)
-        return size, [self._inputs.tensor(info, one, memory, rows).numpy() for info, one in pairs], rows
+        return size, [self._inputs.placed(info, one, memory, rows)[1] for info, one in pairs], rows
+
+
+def library_of(compiled: CompiledProgram, metadata: Metadata) -> Any:
+    """A module with the functions of a program and its kernels, which can be exported as one library.
+
+    Args:
+        compiled: The program.
+        metadata: Says for which machine it was compiled.
+    """
+    triple = metadata.target.get("triple")
+    module = linked_main(compiled.program, {"kind": "llvm", "mtriple": triple} if triple else "llvm")
+    for kernels in compiled.modules:
+        module.import_module(kernels)
+    return module
 
 
 class _Sent:
     """A program on a board."""
 
-    def __init__(self, machine: VirtualMachine, device: Any, inputs: int, program: Program) -> None:
-        self._machine, self._device, self._inputs, self._program = machine, device, inputs, program
-        self._weights: dict[Any, Any] = {}
-        self._bound: dict[int, tuple[Any, ...]] = {}
+    def __init__(self, library: Any, device: Any, compiled: CompiledProgram) -> None:
+        self._library, self._device, self._program = library, device, compiled.program
+        self._constants = tvm.runtime.tensor(_in_one_piece(compiled), device)
+        self._tensors: dict[int, list[Any]] = {}  # storage, constants, inputs and outputs of each size
 
-    def take(self, size: int, arrays: Sequence[NDArray[Any]]) -> None:
-        """Sends the inputs of a size."""
-        tensors = [tvm.runtime.tensor(np.ascontiguousarray(array), self._device) for array in arrays]
-        self._machine.set_input(main_name(size), *tensors, *self._after_inputs(size))
+    def take(self, size: int, arrays: Sequence[NDArray[Any]]) -> list[Any]:
+        """Sends the inputs of a size. Returns what its function takes."""
+        tensors = self._of_size(size)
+        for tensor, array in zip(tensors[2:], arrays, strict=False):
+            tensor.copyfrom(np.ascontiguousarray(array))
+        return tensors
 
     def run(self, size: int, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """The outputs of a size."""
-        self.take(size, arrays)
-        return [output.numpy() for output in self._called(main_name(size))]
+        tensors = self.take(size, arrays)
+        self._library[main_name(size)](*tensors)
+        return [tensor.numpy() for tensor in tensors[2 + len(arrays) :]]
 
     def seconds(self, size: int, number: int) -> float:
         """The mean seconds of so many executions on the inputs that were sent last."""
-        evaluate = self._machine.time_evaluator("invoke_stateful", self._device, number=number, repeat=1)
-        return float(evaluate(main_name(size)).mean)
+        evaluate = self._library.time_evaluator(main_name(size), self._device, number=number, repeat=1)
+        return float(evaluate(*self._of_size(size)).mean)
 
-    def _after_inputs(self, size: int) -> tuple[Any, ...]:
-        """The tensors that the function of a size takes after the inputs: its weights, then its workspace."""
-        if size not in self._bound:
-            weights = tuple(map(self._weight, self._program.weights_of(size)))
-            arity = int(self._machine.module["get_function_arity"](main_name(size)))
-            workspace = self._allocated(size) if arity > self._inputs + len(weights) else ()
-            self._bound[size] = (*weights, *workspace)
-        return self._bound[size]
+    def _of_size(self, size: int) -> list[Any]:
+        if size not in self._tensors:
+            program = self._program.sizes[size]
+            storage = tvm.runtime.empty((max(program.block_offsets[-1], 1),), "uint8", self._device)
+            own = [self._empty(info) for info in (*program.inputs, *program.outputs)]
+            self._tensors[size] = [storage, self._constants, *own]
+        return self._tensors[size]
 
-    def _weight(self, tensor: Any) -> Any:
-        """A weight there. Sizes share it if it is one tensor here."""
-        if tensor not in self._weights:
-            self._weights[tensor] = tensor.copyto(self._device)
-        return self._weights[tensor]
+    def _empty(self, info: TensorInfo) -> Any:
+        return tvm.runtime.empty(info.shape, info.dtype, self._device)
 
-    def _allocated(self, size: int) -> tuple[Any, ...]:
-        self._machine.set_input(workspace_name(size))
-        return self._called(workspace_name(size))
 
-    def _called(self, function: str) -> tuple[Any, ...]:
-        """What a function returns for the inputs that were set.
-
-        `VirtualMachine.get_outputs` does the same, and leaves a cycle of references that would hold the connection.
-        """
-        self._machine.invoke_stateful(function)
-        count = int(self._machine.module["get_output_arity"](function))
-        output = self._machine.module["get_output"]
-        return (output(function),) if count < 0 else tuple(output(function, index) for index in range(count))
+def _in_one_piece(compiled: CompiledProgram) -> NDArray[np.uint8]:
+    """The constants as they lie in a file."""
+    memory = np.zeros(max(compiled.program.constant_bytes, 1), np.uint8)
+    for place, value in zip(compiled.program.constants, compiled.constants, strict=True):
+        memory[place.offset : place.offset + place.bytes] = value
+    return memory
 
 
 def in_turns(calls: Sequence[tuple[CompiledModel, Feeds]], rounds: int) -> list[list[float]]:
