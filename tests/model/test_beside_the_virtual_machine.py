@@ -21,7 +21,6 @@ from stormdrop.model.importer.isolated import Importer
 from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.program.check import check_program
 from stormdrop.model.program.document import from_json, to_json
-from stormdrop.model.program.text import text_of
 from stormdrop.model.random_weights import seed_weights
 
 pytestmark = pytest.mark.compiles
@@ -63,7 +62,7 @@ def test_a_program_computes_what_the_virtual_machine_does(name: str, target: Cpu
     program = model._program.program
     check_program(program)
     assert from_json(to_json(program)) == program
-    assert len(text_of(program).splitlines()) == 2 + len(program.sizes[0].steps)
+    assert len(str(program).splitlines()) == 2 + len(program.sizes[0].steps)
     feeds = random_feeds(model.inputs, 3)
     assert_equal(model.run(feeds), run_by_virtual_machine(model, modules[0], 0, feeds))
 

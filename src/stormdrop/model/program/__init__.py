@@ -4,7 +4,6 @@ program.py    the program as a value: what it reads and writes, in which order
 check.py      whether a program reads only what was written
 compiled.py   a program with the machine code of its kernels, and its constants
 document.py   a program as JSON, and back
-text.py       a program on a page
 executor.py   executes it in this process
 run_steps.py  the function that calls kernels one after the other
 """

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -176,10 +176,14 @@ class Program:
         return tuple(dict.fromkeys(step.name for step in steps if step.kind == "kernel"))
 
     def __str__(self) -> str:
-        """The program on a page; see `text.text_of`."""
-        from .text import text_of
+        """The program on a page: memory first, then a line for each step.
 
-        return text_of(self)
+        Example:
+            >>> print(Program((), ()))
+            constants: 0 of 0.00 MB
+        """
+        constants = f"constants: {len(self.constants)} of {self.constant_bytes / 1e6:.2f} MB"
+        return "\n".join([constants, *itertools.chain.from_iterable(map(_lines, self.sizes))])
 
     @property
     def constant_bytes(self) -> int:
@@ -223,3 +227,24 @@ def offsets_of(sizes: Iterable[int], alignment: int = ALIGNMENT) -> tuple[int, .
         (0, 64, 192)
     """
     return tuple(itertools.accumulate((-(-size // alignment) * alignment for size in sizes), initial=0))
+
+
+def _lines(size: SizeProgram) -> Iterator[str]:
+    inputs, outputs = (", ".join(map(str, infos)) for infos in (size.inputs, size.outputs))
+    megabytes = size.block_offsets[-1] / 1e6
+    yield f"({inputs}) -> ({outputs}), storage: {len(size.storage)} blocks, {megabytes:.2f} MB"
+    names = [_name(size, view) for view in size.views]
+    for position, step in enumerate(size.steps):
+        what = {"kernel": step.name, "part": f"onnxruntime's part {step.name}", "copy": "copy"}[step.kind]
+        read, written = (", ".join(names[index] for index in indices) for indices in (step.reads, step.writes))
+        yield f"{position:4} {what}({read}) -> {written}"
+
+
+def _name(size: SizeProgram, view: View) -> str:
+    """A view by its memory: "c3" is a constant, "s1+4096 float32[1, 64]" lies in a block of storage."""
+    if view.memory == "constant":
+        return f"c{view.index}"
+    if view.memory != "storage":
+        return (size.inputs if view.memory == "input" else size.outputs)[view.index].name
+    offset = f"+{view.offset}" if view.offset else ""
+    return f"s{view.index}{offset} {view.dtype}{list(view.shape)}"
