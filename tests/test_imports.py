@@ -18,7 +18,7 @@ import stormdrop
 ROOT = Path(stormdrop.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "trial", "statistics", "events", "_version"),
-    ("plugins",),
+    ("plugins", "optional_packages"),
     ("machine", "ir", "space", "records"),
     ("operators", "surrogate", "report"),
     ("search", "sketches"),
@@ -38,12 +38,12 @@ NARROW: dict[str, set[str]] = {
     "trial": set(),
     "space": {"errors", "trial"},
     "surrogate": {"errors", "trial", "space", "statistics"},
-    "search": {"errors", "plugins", "trial", "space", "statistics", "surrogate"},
+    "search": {"errors", "plugins", "optional_packages", "trial", "space", "statistics", "surrogate"},
     "ir": {"errors"},
-    "machine": {"errors", "events"},
-    "records": {"errors", "plugins", "trial", "statistics", "_version"},
+    "machine": {"errors", "events", "optional_packages"},
+    "records": {"errors", "plugins", "optional_packages", "trial", "statistics", "_version"},
     "sketches": {"errors", "plugins", "trial", "machine", "ir", "operators", "space", "surrogate"},
-    "report": {"errors", "trial", "statistics", "events", "records", "_version"},
+    "report": {"errors", "optional_packages", "trial", "statistics", "events", "records", "_version"},
 }
 """Rooms that may import less than what lies below them."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from dataclasses import replace
 
 import pytest
@@ -52,7 +53,10 @@ def test_no_device() -> None:
 
 def test_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opencl, "_package", lambda: None)
-    with pytest.raises(TargetError, match=r"needs the package pyopencl: pip install 'stormdrop\[opencl\]'"):
+    monkeypatch.setitem(sys.modules, "pyopencl", None)
+    with pytest.raises(
+        TargetError, match=r"opencl needs pyopencl, .* not installed: pip install 'stormdrop\[opencl\]'"
+    ):
         parse_machine("opencl")
 
 

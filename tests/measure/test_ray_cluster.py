@@ -21,7 +21,7 @@ def test_an_address_has_one_of_three_forms(address: str) -> None:
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(TargetError, match=r"a fleet needs Ray, which is not installed: pip install 'stormdrop\[ray\]'"):
+    with pytest.raises(TargetError, match=r"a fleet needs ray, which is not installed: pip install 'stormdrop\[ray\]'"):
         ray_cluster.connect("ray://head:10001")
 
 

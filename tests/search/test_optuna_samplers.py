@@ -71,5 +71,5 @@ def test_it_is_named_on_the_command_line_but_is_none_of_ours() -> None:
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
-    with pytest.raises(SearchError, match=r"needs Optuna: pip install 'stormdrop\[optuna\]'"):
+    with pytest.raises(SearchError, match=r"needs optuna, which is not installed: pip install 'stormdrop\[optuna\]'"):
         create("optuna", [Space("s", [Ordinal("x", [1, 2])])], np.random.default_rng(0))

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from ..errors import TargetError
+from ..optional_packages import load
 from .contract import OPENCL
 from .gpu import Gpu
 
@@ -192,7 +193,7 @@ def parse_opencl(name: str) -> OpenCl:
         TargetError: The package `pyopencl` or a driver is missing, or there is no such device.
     """
     if _package() is None:
-        raise TargetError(f"target {name}: it needs the package pyopencl: pip install 'stormdrop[opencl]'")
+        load("pyopencl", f"target {name}", TargetError)  # says why not
     devices = opencl_devices()
     if not devices:
         raise TargetError(

@@ -17,7 +17,7 @@ from onnx import helper, version_converter
 
 from ..errors import InputError, ModelError, one_line, shown
 from ..ir.relative_error import relative_error
-from .artifact.onnxruntime_parts import INSTALL, require_onnxruntime
+from ..optional_packages import load, refusal
 from .graph.onnx_origin import OnnxOrigin
 from .inputs.given import listed, split
 from .inputs.samples import Feeds
@@ -101,7 +101,7 @@ def quantize_model(
     """
     if activations not in ACTIVATIONS:
         raise InputError(f"activations {activations!r}: must be {' or '.join(ACTIVATIONS)}")
-    require_onnxruntime("onnxruntime quantises models")
+    load("onnxruntime", "quantising a model", ModelError)
     read = moved_in(read_model(model))
     samples = _samples(read, data)
     try:
@@ -143,11 +143,11 @@ def quantize_weights(model: Path, out: Path, *, bits: int = 4, group: int = 32) 
     for name, value, known in (("bits", bits, WEIGHT_BITS), ("group", group, WEIGHT_GROUPS)):
         if value not in known:
             raise InputError(f"{name} {value}: must be one of {', '.join(map(str, known))}")
-    require_onnxruntime("onnxruntime quantises models")
+    load("onnxruntime", "quantising a model", ModelError)
     try:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     except ImportError as error:
-        raise ModelError(f"this onnxruntime has no quantiser of weights: {INSTALL}") from error
+        raise refusal("onnxruntime.quantization", "quantising weights", error, ModelError) from error
     read = moved_in(read_model(model))
     before = _coded(read)
     try:

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from .. import optional_packages
 from ..errors import SearchError, hint, quoted
 from ..plugins import plugins, require
 from ..space import Space
@@ -26,7 +27,7 @@ from .contract import GeneratorSearch, Knowledge, Options, Search
 from .presets import DEFAULT, PRESETS
 
 _OPTIONAL = {"optuna": "optuna_samplers"}
-"""Searches that need a package of their own, by name, each with its module in `search/optional`. They are not among
+"""Searches that need a package of their own name, each with its module in `search/optional`. They are not among
 `names()`, because they may not work here."""
 
 
@@ -173,6 +174,7 @@ def _class_of(name: str) -> type[GeneratorSearch]:
     if name in classes:
         return classes[name]
     if name in _OPTIONAL:
+        optional_packages.require([name], f"search {name!r}", SearchError)
         module = importlib.import_module(f"{__name__.rpartition('.')[0]}.optional.{_OPTIONAL[name]}")
         return cast(type[GeneratorSearch], module.SEARCH)
     if plugin := plugins("searches").get(name):

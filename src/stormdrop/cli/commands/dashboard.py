@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ...errors import InputError
+from ...optional_packages import require
 from .. import output
 from ..options import DatabaseOption
 
@@ -42,11 +43,9 @@ def dashboard(
     ] = None,
 ) -> None:
     """Show the records in a browser, live while something is tuned. It only reads."""
-    try:
-        from ...report.dashboard.serve import Address, serve
-    except ModuleNotFoundError as error:
-        raise InputError(f"the dashboard needs {error.name}: pip install 'stormdrop[dashboard]'") from None
+    require(("starlette", "uvicorn", "anyio"), "the dashboard")
     from ...records.reading.reader import RecordsReader
+    from ...report.dashboard.serve import Address, serve
 
     token = os.environ.get(TOKEN_VARIABLE) or None
     if token is not None and (len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable()):

@@ -10,7 +10,6 @@ Ray is imported here and in functions of `fleet.py` only, and late: it is option
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import re
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import TargetError, one_line
+from ...optional_packages import require
 
 RESOURCE = "stormdrop"
 """The custom resource of the nodes that measure: `ray start --resources='{"stormdrop": 1}'`."""
@@ -33,7 +33,6 @@ NAMESPACE = "stormdrop"
 ANSWER_SECONDS = 8.0
 """A cluster that takes no connection within this time cannot be reached."""
 
-INSTALL = "pip install 'stormdrop[ray]'"
 
 _CLIENT = "ray://"
 _SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -79,8 +78,7 @@ def check_address(address: str) -> None:
         re.fullmatch(r"[\w.-]+|\[[0-9a-fA-F:]+\]", host) and re.fullmatch("[0-9]{1,5}", port)
     ):
         raise TargetError(f"fleet {address!r}: write auto, HOST:PORT or ray://HOST:PORT, such as ray://head:10001")
-    if importlib.util.find_spec("ray") is None:
-        raise TargetError(f"a fleet needs Ray, which is not installed: {INSTALL}")
+    require(["ray"], "a fleet", TargetError)
 
 
 def connect(address: str) -> bool:

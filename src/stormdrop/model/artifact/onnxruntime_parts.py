@@ -11,7 +11,6 @@ In a program it is a step. onnxruntime is an optional package: this module impor
 
 from __future__ import annotations
 
-import importlib
 import re
 import statistics
 import threading
@@ -25,11 +24,10 @@ import numpy as np
 from ...errors import ModelError, one_line, shown
 from ...machine.denormals import denormals, restore_mode, set_mode
 from ...machine.detect import cpu_family, host_features
+from ...optional_packages import load
 from ..program.executor import Array, RunPart
 from ..program.program import OPEN
 from .metadata import Metadata, OnnxruntimePart
-
-INSTALL = "pip install 'stormdrop[onnxruntime]'"
 
 EXACT_SUMS = "session.x64quantprecision"
 """onnxruntime's option, "1", for sums of products of bytes that do not saturate; see `sums_saturate`."""
@@ -80,7 +78,7 @@ class OnnxruntimeParts:
             key = (threads, keep_denormals)
             if key not in self._sessions:
                 operators = dict.fromkeys(operator for part in self.reports for operator in part.operators)
-                require_onnxruntime(f"{name}: onnxruntime has to run {', '.join(operators)}")
+                load("onnxruntime", f"{name}: a part ({', '.join(operators)})", ModelError)
                 self._sessions[key] = [
                     _session(name, part, model, min(threads, part.threads or threads), keep_denormals)
                     for part, model in zip(self.reports, self.models, strict=True)
@@ -196,16 +194,6 @@ def _in_turns(sessions: Sequence[PartSession], inputs: Sequence[Array], seconds:
 
 def _keeps_denormals(metadata: Metadata) -> bool:
     return bool(metadata.target.get("keep_denormals", False))
-
-
-def require_onnxruntime(what: str) -> None:
-    """Raises `ModelError` if onnxruntime cannot be imported. The message begins with what it is needed for."""
-    try:
-        importlib.import_module("onnxruntime")
-    except ImportError as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime":
-            raise ModelError(f"{what}, and is not installed: {INSTALL}") from None
-        raise ModelError(f"{what}, and cannot be imported: {one_line(error)}") from error
 
 
 def session_options(threads: int, alone: bool = False) -> Any:

@@ -22,9 +22,10 @@ import onnx
 from onnx import helper
 
 from ...errors import ModelError, shown
+from ...optional_packages import load
 from ..artifact.artifact_files import part_file
 from ..artifact.metadata import OnnxruntimePart
-from ..artifact.onnxruntime_parts import OnnxruntimeParts, require_onnxruntime
+from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..graph.layers import Layers, Traced
 from ..graph.onnx_origin import OnnxOrigin
 from ..inputs.combinations import Shapes
@@ -88,7 +89,7 @@ def _partly_by_onnxruntime(
     read: OnnxGraph, convert: Convert, reasons: dict[int, str], refused: str
 ) -> tuple[Traced, OnnxruntimeParts, Shapes]:
     """`refused` is the message with which the model would be refused without onnxruntime."""
-    require_onnxruntime(f"{refused}; onnxruntime may run it")
+    load("onnxruntime", f"{refused}; running it anyway", ModelError)
     try:
         types = value_types(read.cleaned, read.inputs, read.name)
     except ModelError:
@@ -112,7 +113,7 @@ def _by_onnxruntime(
     read: OnnxGraph, refused: str, types: Mapping[str, ValueType] | None = None
 ) -> tuple[Traced, OnnxruntimeParts, Shapes]:
     """The whole model as one part. `types` are those of its outputs, if they are known."""
-    require_onnxruntime(f"{refused}; onnxruntime may run it")
+    load("onnxruntime", f"{refused}; running it anyway", ModelError)
     try:
         known = value_types(read.source, read.inputs, read.name) if types is None else types
     except ModelError as error:

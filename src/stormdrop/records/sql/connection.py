@@ -23,6 +23,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError, SQLA
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from ...errors import StoreError
+from ...optional_packages import refusal
 from ..place import Place, check_file, is_file, is_sqlite, place_of, url_of
 from . import postgresql
 from .schema import VERSION, check_schema, create_schema
@@ -179,8 +180,7 @@ def _engine(url: URL, place: Place) -> Engine:
     except NoSuchModuleError as error:
         raise StoreError(f"there is no kind of database '{url.drivername}'; sqlite:///records.db is one") from error
     except ImportError as error:
-        extra = ": pip install 'stormdrop[postgresql]'" if error.name == "psycopg" else ""
-        raise StoreError(f"{place} needs the Python package {error.name}, which is not installed{extra}") from error
+        raise refusal(error.name or url.drivername, str(place), error, StoreError) from error
     except (SQLAlchemyError, ValueError, TypeError) as error:
         raise StoreError(f"{place} cannot be opened: {place.reason(str(error))}") from error
     _OPEN[engine] = opened = set[ConnectionPoolEntry]()

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import SearchError, one_line
+from ...optional_packages import load
 from ...space import Categorical, Space
 from ...trial import Candidate, Point, Request, Trial
 from ..contract import GeneratorSearch, Options, Steps, limited
@@ -119,11 +120,7 @@ class _Study:
     """A study in memory, in terms of candidates."""
 
     def __init__(self, spaces: Sequence[Space], sampler: str, seed: int) -> None:
-        try:
-            import optuna
-        except ImportError as error:
-            raise SearchError("search 'optuna' needs Optuna: pip install 'stormdrop[optuna]'") from error
-        self._optuna = optuna
+        self._optuna = optuna = load("optuna", "search 'optuna'", SearchError)
         self._spaces = {space.name: space for space in spaces}
         class_name, settings = _SAMPLERS[sampler]
         verbosity = optuna.logging.get_verbosity()
