@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from stormdrop.errors import InputError, SearchError
-from stormdrop.optional_packages import EXTRAS, installed, load, require
+from stormdrop.optional_packages import EXTRAS, PAGES, installed, load, require
 from test_imports import MODULES, ROOT, loaded_by
 
 PYPROJECT = ROOT.parents[1] / "pyproject.toml"
 ELSEWHERE = (
-    *("report.dashboard.",),
+    *("report.pages.", "report.plots.", "report.code", "report.dashboard."),
     *("bench.peers.", "integrations.", "search.optional.", "testing", "__main__"),
     *("model.importer.torch_", "model.inputs.torch_places"),
 )
@@ -38,6 +38,10 @@ def test_a_package_is_in_its_extra_and_no_dependency(package: str) -> None:
     assert package not in known["dependencies"]
 
 
+def test_the_tests_have_the_packages_that_pages_need() -> None:
+    assert lists()["dev"] >= set(PAGES)
+
+
 @pytest.fixture
 def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package whose library is missing."""
@@ -46,15 +50,15 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_package_that_lacks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    line = r"^a picture needs ray, which is not installed: pip install 'stormdrop\[ray\]'$"
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    line = r"^a picture needs matplotlib, which is not installed: pip install 'stormdrop\[report\]'$"
     with pytest.raises(InputError, match=line):
-        require(["json", "ray"], "a picture")
+        require(["json", "matplotlib"], "a picture")
     with pytest.raises(SearchError, match=line):
-        load("ray", "a picture", SearchError)
+        load("matplotlib", "a picture", SearchError)
     with pytest.raises(InputError, match=r"pip install 'stormdrop\[album\]'$"):
-        require(["ray"], "an album", extra="album")
-    assert not installed(["json", "ray"])
+        require(["matplotlib"], "an album", extra="album")
+    assert not installed(["json", "matplotlib"])
 
 
 def test_a_package_that_is_there() -> None:

@@ -1,6 +1,7 @@
 """Packages that only some commands need: each belongs to an extra, and who needs one that lacks says so in one line.
 
-    require(["ray"], "a fleet")  ->  a fleet needs ray, which is not installed: pip install 'stormdrop[ray]'
+    require(["matplotlib"], "a report")  ->  a report needs matplotlib, which is not installed:
+                                             pip install 'stormdrop[report]'
 
 What needs such a package asks here first, before anything is measured, and imports it where it is used.
 """
@@ -18,9 +19,12 @@ from .errors import InputError, one_line
 EXTRAS: Mapping[str, str] = MappingProxyType(
     {
         "anyio": "dashboard",
+        "jinja2": "report",
+        "matplotlib": "report",
         "onnxruntime": "onnxruntime",
         "optuna": "optuna",
         "psycopg": "postgresql",
+        "pygments": "report",
         "pyopencl": "opencl",
         "ray": "ray",
         "starlette": "dashboard",
@@ -28,6 +32,9 @@ EXTRAS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The extra that brings each package, by the name of its module."""
+
+PLOTS = ("matplotlib",)
+PAGES = (*PLOTS, "jinja2", "pygments")
 
 
 def installed(packages: Iterable[str]) -> bool:

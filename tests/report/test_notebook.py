@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -111,3 +112,9 @@ def test_a_result_says_what_disturbed_it() -> None:
     assert "as the default schedule, measured beside other load" in shown(kernel_html(disturbed)).text
     nothing = {**kernel_document(), "best": None, "trials": 0, "failed": 0}
     assert "nothing was measured" in shown(kernel_html(nothing)).text
+
+
+def test_without_matplotlib_the_rest_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for html in (kernel_html(kernel_document()), bench_html(bench())):
+        assert "<table>" in html and "<svg" not in html

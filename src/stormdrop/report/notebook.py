@@ -1,24 +1,28 @@
-"""Results as small HTML for Jupyter: a few lines, a table and a plot, in the colours of the notebook."""
+"""Results as small HTML for Jupyter: a few lines, a table and a plot, in the colours of the notebook.
+
+Without matplotlib there is no plot: what was tuned is shown all the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
+from ..optional_packages import PLOTS, installed
 from .formatting import config, count, interval, percent, ratios, time
 from .headline import headline, kernel_headline, never_tuned
 from .layer_label import label_of
-from .plots.model_plots import latencies, over_time
-from .plots.svg import Numbering
 from .search_end import IN_WORDS, end_of
 
-Document = Mapping[str, Any]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-_numbering = Numbering("notebook-")  # of the plots of this process: a notebook shows several
+    from .plots.svg import Numbering
+
+Document = Mapping[str, Any]
 
 _MOST_KERNELS = 8
 _label = partial(label_of, width=44)  # the layers of a kernel in few words
@@ -50,7 +54,7 @@ def kernel_html(document: Document) -> str:
         said += Markup("<p>{}</p>").format(kernel_headline(document))
     return _whole(
         str(document.get("op") or document.get("name") or "a search"),
-        found + said + _effort(document) + _plot(over_time(document["curve"], "best candidate"), "the best so far"),
+        found + said + _effort(document) + _curve(document, "best candidate", "the best so far"),
     )
 
 
@@ -82,7 +86,7 @@ def model_html(document: Document) -> str:
         + (Markup("<p>and {} more kernels</p>").format(left) if left else Markup())
         + Markup("<p>{}</p>" if untuned else "").format(untuned)
         + _effort(document)
-        + _plot(over_time(document["curve"], "kernels together"), "the time of all kernels together"),
+        + _curve(document, "kernels together", "the time of all kernels together"),
     )
 
 
@@ -131,10 +135,9 @@ def bench_html(document: Document) -> str:
         )
         for each in contenders
     ]
-    figure = latencies([(each["name"], each["seconds"], each["interval"]) for each in contenders])
     return _whole(
         str(document["what"]),
-        _table(("", "time", "over ours", "95% interval"), rows) + _plot(figure, "times of an execution"),
+        _table(("", "time", "over ours", "95% interval"), rows) + _intervals(contenders),
     )
 
 
@@ -189,8 +192,35 @@ def _ended(document: Document) -> str:
     return f", {IN_WORDS[end_of(document['converged'], document)]}"
 
 
+def _curve(document: Document, of: str, title: str) -> Markup:
+    """The plot of a time that falls while a tuning goes on."""
+    if not installed(PLOTS):
+        return Markup()
+    from .plots.model_plots import over_time
+
+    return _plot(over_time(document["curve"], of), title)
+
+
+def _intervals(contenders: Sequence[Document]) -> Markup:
+    """The plot of the times of contenders."""
+    if not installed(PLOTS):
+        return Markup()
+    from .plots.model_plots import latencies
+
+    figure = latencies([(each["name"], each["seconds"], each["interval"]) for each in contenders])
+    return _plot(figure, "times of an execution")
+
+
+@cache
+def _numbering() -> Numbering:
+    """That of the plots of this process: a notebook shows several."""
+    from .plots.svg import Numbering
+
+    return Numbering("notebook-")
+
+
 def _plot(figure: Figure | None, title: str) -> Markup:
     if figure is None:
         return Markup()
-    plot = _numbering.inline(figure, title)
+    plot = _numbering().inline(figure, title)
     return Markup('<div style="fill:currentColor;font-family:sans-serif">{}</div>').format(plot)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import InputError
+from ...optional_packages import PLOTS, require
 from ...tuning.options import whole_number
 from .. import completion, options, output
 from ..options import JsonOption, SeedOption
@@ -70,6 +71,8 @@ def compare(
         whole_number(name, value, 1)
     budget = options.duration(time)
     check_page(report, "--report")
+    if out is not None:
+        require(PLOTS, f"--out {out}")
     folder = None if out is None else _folder(out)
     with output.stdout_for_json(as_json):
         opening = f"comparing {search} from {seeds} seeds, {trials} trials each at most"
@@ -136,6 +139,7 @@ def landscape(
     whole_number("seed", seed, 0)
     if out.suffix != ".png":
         raise InputError(f"--out {out}: must end in .png")
+    require(PLOTS, "a landscape")
     options.writable_file(out, "--out")
     check_page(report, "--report")
     values = options.arguments(_words(fixed or ""))

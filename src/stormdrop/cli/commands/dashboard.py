@@ -43,7 +43,7 @@ def dashboard(
     ] = None,
 ) -> None:
     """Show the records in a browser, live while something is tuned. It only reads."""
-    require(("starlette", "uvicorn", "anyio"), "the dashboard")
+    require(("starlette", "uvicorn", "anyio", "jinja2"), "the dashboard", extra="dashboard")
     from ...records.reading.reader import RecordsReader
     from ...report.dashboard.serve import Address, serve
 

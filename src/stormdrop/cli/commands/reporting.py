@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import InputError, OperatorError, UnsupportedFunction
+from ...optional_packages import PAGES, require
 from .. import options, output
 from ..options import DatabaseOption, JsonOption
 from ..status_line import telling
@@ -44,6 +45,7 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Write one HTML page, which needs no network, of what a tuning found and why."""
+    require(PAGES, "a report")
     check_page(out, "--out")
     is_model = what is not None and (Path(what).exists() or Path(what).suffix == ".sd" or len(Path(what).parts) > 1)
     if bench is not None and not is_model:
@@ -69,6 +71,7 @@ def check_page(path: Path | None, option: str) -> None:
         return
     if path.suffix not in (".html", ".htm"):
         raise InputError(f"{option} {path}: must end in .html")
+    require(PAGES, f"{option} {path}")
     options.writable_file(path, option)
 
 
