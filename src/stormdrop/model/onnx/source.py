@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-import onnx_ir as ir
 from google.protobuf.message import DecodeError, Message
 from onnx.external_data_helper import ExternalDataInfo
 
@@ -173,6 +172,8 @@ def _in_order(model: onnx.ModelProto) -> onnx.ModelProto:
         before.update(node.output)
     else:
         return model
+    import onnx_ir as ir  # imported late: it loads SymPy, which takes 0.3 s, and most models are in order
+
     try:
         ordered = ir.from_proto(model)
         ordered.graph.sort()
