@@ -9,5 +9,6 @@ concatenation.py   inputs of a concatenation are written to their final place
 derive.py          the program of a model, derived from its Relax code
 repair.py          exact schedules for kernels that make it wrong
 saving.py          saving what was verified
+linked_main.py     a program as a function that is linked to its kernels, for boards
 board.py           a model on the machine behind a runner
 """
