@@ -304,11 +304,11 @@ static char *place(execution *here, int32_t slot, const stormdrop_tensor *tensor
 static bool place_array(execution *here, int32_t slot, const stormdrop_tensor *tensor, const void *array,
                         int alignment, char **data) {
   if (!array && tensor->bytes) {
-    sd_fail("the array of '%s' is NULL", tensor->name);
+    sd_fail("%s: the array of '%s' is NULL", sd_the_program.name, tensor->name);
     return false;
   }
   *data = place(here, slot, tensor, array, alignment);
-  if (!*data && tensor->bytes) sd_fail("no memory");
+  if (!*data && tensor->bytes) sd_fail("%s: no memory", sd_the_program.name);
   return *data || !tensor->bytes;
 }
 

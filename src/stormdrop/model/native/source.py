@@ -206,7 +206,7 @@ def _boolean(value: bool) -> str:
 def _text(text: str) -> str:
     """A string in C: each byte that is no plain letter or digit as three octal digits."""
     plain = (
-        chr(byte) if chr(byte).isalnum() and byte < 128 or byte in b" ._-/:" else f"\\{byte:03o}"
+        chr(byte) if (chr(byte).isalnum() and byte < 128) or byte in b" ._-/:" else f"\\{byte:03o}"
         for byte in text.encode()
     )
     return '"' + "".join(plain) + '"'

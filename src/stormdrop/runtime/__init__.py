@@ -1,0 +1,15 @@
+"""Runs native models with NumPy alone: no TVM, no compiler.
+
+model.py     a loaded model: NumPy arrays in, NumPy arrays out
+inputs.py    the inputs of a call: checked, and given a size
+folder.py    the files of a saved model, checked before anything of them runs
+metadata.py  what a model says about itself
+library.py   the C interface of model.so
+parts.py     the parts of a model that onnxruntime runs
+
+Nothing here imports anything of stormdrop but its errors.
+"""
+
+from .model import CompiledModel, load
+
+__all__ = ["CompiledModel", "load"]

@@ -1,0 +1,220 @@
+"""The C interface of `model.so`, by ctypes.
+
+A library is loaded once in a process, however often its model is: it is known by its SHA-256. All libraries share the
+threads of the first one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import ArtifactError
+from .folder import OpenFolder
+
+INTERFACE = 1
+"""The version of the C interface."""
+
+
+class Tensor(ctypes.Structure):
+    """`stormdrop_tensor`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("type", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("rank", ctypes.c_int32),
+        ("output", ctypes.c_int32),
+        ("bytes", ctypes.c_uint64),
+    )
+
+
+_Tensors = ctypes.POINTER(ctypes.POINTER(Tensor))
+_Pointers = ctypes.POINTER(ctypes.c_void_p)
+
+_Arrays = (ctypes.c_int32, _Tensors, _Pointers)
+PartFunction = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int32, *_Arrays, *_Arrays)
+"""`stormdrop_part_function`."""
+
+
+class _Options(ctypes.Structure):
+    _fields_ = (
+        ("interface", ctypes.c_uint32),
+        ("threads", ctypes.c_int32),
+        ("constants", ctypes.c_void_p),
+        ("constants_bytes", ctypes.c_size_t),
+        ("unchecked", ctypes.c_int32),
+        ("part", PartFunction),
+        ("pool", ctypes.c_void_p),
+    )
+
+
+class Library:
+    """A loaded `model.so`.
+
+    Args:
+        descriptor: The file. It stays open, because the system's loader knows libraries by their paths.
+
+    Raises:
+        OSError: It cannot be loaded.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._library = library = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
+            "interface": (ctypes.c_uint32, ()),
+            "error": (ctypes.c_char_p, ()),
+            "open": (ctypes.c_void_p, (ctypes.c_char_p, ctypes.POINTER(_Options))),
+            "close": (None, (ctypes.c_void_p,)),
+            "threads": (ctypes.c_int32, (ctypes.c_void_p,)),
+            "pool_of": (ctypes.c_void_p, (ctypes.c_void_p,)),
+            "steps": (ctypes.c_int32, (ctypes.c_void_p, ctypes.c_int32)),
+            "step": (ctypes.c_char_p, (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)),
+            "sizes": (ctypes.c_int32, (ctypes.c_void_p,)),
+            "input": (ctypes.POINTER(Tensor), (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)),
+            "output": (ctypes.POINTER(Tensor), (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)),
+            "run": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 3)),
+            "profile": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 4)),
+        }
+        for name, (result, arguments) in signatures.items():
+            function = getattr(library, f"stormdrop_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, f"_{name}", function)
+
+    def __getattr__(self, name: str) -> Any:
+        """A function of the interface, as `_open`."""
+        raise AttributeError(name)
+
+    def error(self) -> str:
+        """Why the last function that failed in this thread did so."""
+        return str(self._error().decode(errors="replace"))
+
+
+class NativeModel:
+    """A model that is open. It is closed with the object.
+
+    Args:
+        library: Its library.
+        weights: The path of its constants, if it has some.
+        threads: The most threads of a call; 0 for all usable cores.
+        part: Runs its parts, if it has some.
+
+    Attributes:
+        run: The C function: model, size, inputs, outputs, call.
+        handle: The model, for this function.
+        threads: The most threads of a call.
+
+    Raises:
+        ArtifactError: The library refuses to open it.
+    """
+
+    def __init__(self, library: Library, weights: str | None, threads: int, part: Callable[..., int] | None) -> None:
+        self._library = library
+        self._part = PartFunction(part) if part else PartFunction()  # lives as long as the model
+        options = _Options(INTERFACE, threads, None, 0, 0, self._part)
+        with _opening:  # so that the first two models do not each have threads of their own
+            options.pool = _pool.value
+            self.handle = library._open(weights.encode() if weights else None, ctypes.byref(options))
+            if not self.handle:
+                raise ArtifactError(library.error())
+            _pool.keep(library, self.handle)
+        self.run = library._run
+        self.threads = int(library._threads(self.handle))
+
+    def profile(self, size: int, inputs: Any, outputs: Any) -> list[tuple[str, float]]:
+        """Runs the model. Returns the name of each step, and its seconds.
+
+        Raises:
+            ArtifactError: A step fails.
+        """
+        count = self._library._steps(self.handle, size)
+        seconds = (ctypes.c_double * count)()
+        if self._library._profile(self.handle, size, inputs, outputs, None, seconds):
+            raise ArtifactError(self.error())
+        names = [self._library._step(self.handle, size, step).decode() for step in range(count)]
+        return list(zip(names, seconds, strict=True))
+
+    def tensors(self, size: int, inputs: int, outputs: int) -> list[tuple[str, str, tuple[int, ...]]]:
+        """Name, type and shape of each input and output at a size, as the library has them."""
+        found = [self._library._input(self.handle, size, index) for index in range(inputs)]
+        found += [self._library._output(self.handle, size, index) for index in range(outputs)]
+        return [
+            (each.contents.name.decode(), each.contents.type.decode(), tuple(each.contents.shape[: each.contents.rank]))
+            for each in found
+            if each
+        ]
+
+    def sizes(self) -> int:
+        """The number of sizes that the library has."""
+        return int(self._library._sizes(self.handle))
+
+    def error(self) -> str:
+        """Why the last call that failed in this thread did so."""
+        return self._library.error()
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            self._library._close(self.handle)
+
+
+class _Pool:
+    """The threads that all models of this process share: those of the first one, whose library is never unloaded.
+
+    Attributes:
+        value: The address; None before a model is open, and in a process that was forked since.
+    """
+
+    def __init__(self) -> None:
+        self.value: int | None = None
+
+    def keep(self, library: Library, handle: int) -> None:
+        """Keeps the threads of the first model, by another model of the same library that is never closed."""
+        if self.value is None:
+            self.value = library._pool_of(handle)
+            _PoolReference.from_address(self.value).retain(self.value)
+
+    def forget(self) -> None:
+        """Forgets threads that are in the process which was forked."""
+        self.value = None
+
+
+class _PoolReference(ctypes.Structure):
+    """The beginning of `stormdrop_pool`."""
+
+    _fields_ = (
+        ("interface", ctypes.c_uint32),
+        ("cores", ctypes.c_int32),
+        ("retain", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+    )
+
+
+_pool = _Pool()
+os.register_at_fork(after_in_child=_pool.forget)
+_libraries: dict[str, Library] = {}
+_lock, _opening = threading.Lock(), threading.Lock()
+
+
+def library_of(folder: OpenFolder) -> Library:
+    """Loads the library of a saved model, which has been checked.
+
+    Raises:
+        ArtifactError: It is missing, damaged, cannot be loaded, or has another interface.
+    """
+    descriptor, digest = folder.library()
+    with _lock:
+        if digest in _libraries:
+            os.close(descriptor)
+            return _libraries[digest]
+        try:
+            library = Library(descriptor)
+        except (OSError, AttributeError) as error:
+            os.close(descriptor)
+            raise ArtifactError(f"{folder.metadata.name}: its library cannot be loaded: {error}") from error
+        found = library._interface()
+        if found != INTERFACE:
+            raise ArtifactError(f"{folder.metadata.name}: its library has the interface {found}, not {INTERFACE}")
+        _libraries[digest] = library
+        return library

@@ -1,0 +1,239 @@
+"""A native model that is loaded: NumPy arrays in, NumPy arrays out."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArtifactError, InputError, shown
+from .folder import OpenFolder
+from .inputs import Array, CallInputs, Wanted
+from .library import NativeModel, library_of
+from .metadata import OPEN, Metadata, Size, TensorInfo, described, sizes_in_words
+from .parts import Parts
+
+_SMALL = 1 << 13  # bytes of an output that is copied faster than memory for it is aligned
+_ALIGNMENT = 64
+
+_empty, _byte, _from_buffer, _address_of = np.empty, np.dtype(np.uint8), ctypes.c_char.from_buffer, ctypes.addressof
+
+
+class CompiledModel:
+    """A native model that is ready to run on this machine. `load` makes one.
+
+    It runs at each of its `sizes`: the shapes of a call's inputs say which one that is. Several threads may call one
+    model, and several models, at the same time: the calls in progress share the cores out, and those that find no core
+    free wait. Each process opens a model for itself: after a fork the new one cannot run those of the other.
+
+    Attributes:
+        metadata: What the model says about itself.
+        threads: The most threads that one call uses, the calling thread included.
+        digest: The digest of all files of its folder: 64 hexadecimal digits. Give it to `load` to get this very model.
+        folder: Its folder.
+
+    Example:
+        ```python
+        model = stormdrop.runtime.load("resnet50.sd")
+        y = model(x)                              # inputs in order, or by keyword
+        outputs = model.run({"data": x})          # inputs by name; all outputs by name
+        ```
+    """
+
+    def __init__(self, native: NativeModel, metadata: Metadata, folder: Path, parts: Parts | None) -> None:
+        self.metadata = metadata
+        self.digest = metadata.digest
+        self.folder = folder
+        self.threads = native.threads
+        self._native, self._run, self._handle = native, native.run, native.handle
+        self._parts = parts
+        self._inputs = CallInputs(metadata)
+        self._places = ctypes.c_void_p * len(metadata.inputs), ctypes.c_void_p * len(metadata.outputs)
+        self._opened = any(OPEN in info.shape for size in metadata.sizes for info in size.outputs)
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and type of each input, in the order in which a call takes them; the shapes of the first size."""
+        return self.metadata.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and type of each output, in the order in which a call returns them."""
+        return self.metadata.outputs
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The sizes that the model was compiled for: inputs and outputs with their shapes."""
+        return self.metadata.sizes
+
+    def __repr__(self) -> str:
+        """A few lines: the model's name, its inputs and its outputs, and its sizes if there are several."""
+        tensors = {"inputs": self.inputs, "outputs": self.outputs}
+        lines = [f"{name:<8} {described(infos)}" for name, infos in tensors.items()]
+        if len(self.sizes) > 1:
+            fewer = f"; fewer rows of {', '.join(map(shown, self.metadata.batched))}" if self.metadata.batched else ""
+            lines.append(f"{'sizes':<8} {'; '.join(sizes_in_words(self.sizes))}{fewer}")
+        return "\n  ".join([f"{type(self).__name__} {shown(self.metadata.name)}:", *lines])
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Runs the model on inputs in order or by keyword; otherwise as `run`.
+
+        Args:
+            *arguments: The first inputs, in the order of `inputs`.
+            **named: The other inputs by name.
+
+        Returns:
+            The output as a NumPy array, or a tuple of arrays in the order of `outputs` if there are several.
+
+        Raises:
+            InputError: An input is missing, unknown, given twice, or of another shape or type.
+
+        Example:
+            ```python
+            probabilities = model(image)
+            ```
+        """
+        names = self._inputs.names
+        if len(arguments) > len(names):
+            inputs = f"{len(names)} input{'s' if len(names) != 1 else ''}"
+            raise InputError(f"{self.metadata.name} takes {inputs}, not {len(arguments)}")
+        feeds = dict(zip(names, arguments))  # noqa: B905  fewer are completed by name, or refused
+        if named:
+            for name in sorted(feeds.keys() & named.keys()):
+                raise InputError(f"{self.metadata.name}: input {name!r} is given twice")
+            feeds.update(named)
+        results = self._results(feeds)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Runs the model on inputs by name.
+
+        A contiguous input is read in place, if its memory begins at a multiple of 64 bytes; otherwise it is copied.
+
+        Args:
+            feeds: Each input by name: a NumPy array, or anything that exports DLPack from the memory of the CPU. Inputs
+                that the model does not use (`Metadata.ignored`) may be given. Together they have the shapes of one of
+                `sizes`, or fewer rows of the inputs in `Metadata.batched`: the nearest larger size then runs.
+
+        Returns:
+            All outputs by name. The arrays belong to the caller: later calls do not change them.
+
+        Raises:
+            InputError: An input is missing, unknown, on another device, or of another shape or type.
+            ArtifactError: A kernel fails, or the model was loaded before this process was forked.
+
+        Example:
+            ```python
+            outputs = model.run({"data": image})
+            ```
+        """
+        return {info.name: value for info, value in zip(self.outputs, self._results(feeds), strict=True)}
+
+    def profile(self, feeds: Mapping[str, Any]) -> list[tuple[str, float]]:
+        """Runs the model as `run`, and times its steps.
+
+        Args:
+            feeds: As those of `run`.
+
+        Returns:
+            The name of each step, in the order of the execution, and its seconds.
+
+        Raises:
+            InputError: As `run`.
+            ArtifactError: As `run`.
+        """
+        wanted, _, arrays = self._inputs(feeds)
+        inputs, outputs, made = self._memory(wanted, arrays)
+        if self._parts is None:
+            return self._native.profile(wanted.index, inputs, outputs)
+        with self._parts.call(made):
+            return self._native.profile(wanted.index, inputs, outputs)
+
+    def _results(self, feeds: Any) -> list[Array]:
+        wanted, rows, arrays = self._inputs(feeds)
+        inputs, outputs, made = self._memory(wanted, arrays)
+        if self._parts is None:
+            if self._run(self._handle, wanted.index, inputs, outputs, None):
+                raise ArtifactError(self._native.error())
+        else:
+            with self._parts.call(made) as call:
+                failed = self._run(self._handle, wanted.index, inputs, outputs, None)
+            if failed:
+                raise call.error or ArtifactError(self._native.error())
+        return made if rows is None else [value[:rows].copy() for value in made]
+
+    def _memory(self, wanted: Wanted, arrays: list[Array]) -> tuple[Any, Any, list[Array]]:
+        """The addresses of the inputs and of the outputs, and arrays for the outputs."""
+        of_inputs, of_outputs = self._places
+        made = [_memory_for(shape, dtype) for _, dtype, shape in wanted.outputs]
+        return of_inputs(*map(_address, arrays)), of_outputs(*map(_address, made)), made
+
+
+def load(folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:
+    """Loads a native model. This runs code of the folder: load what you trust, or check its digest.
+
+    Args:
+        folder: What `CompiledModel.save(native=True)` of stormdrop wrote.
+        digest: The digest that the model must have. Nothing of the folder runs if it has another one.
+        threads: The most threads that one call uses; all usable cores by default.
+
+    Raises:
+        ArtifactError: The folder holds no native model or one with another digest, its files are damaged, or this CPU
+            lacks instructions that the kernels use.
+        InputError: `digest` is no digest, or `threads` is no number from 1 to the usable cores.
+
+    Example:
+        ```python
+        model = stormdrop.runtime.load("resnet50.sd")
+        ```
+    """
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise InputError(f"threads={threads!r}: must be a whole number from 1 on, the cores of this process at most")
+    path = Path(folder)
+    with OpenFolder(path, digest) as files:
+        metadata = files.metadata
+        parts = Parts(files) if metadata.parts else None
+        library, weights = library_of(files), files.weights()
+        try:
+            native = NativeModel(library, weights, threads or 0, parts.run if parts else None)
+        except ArtifactError as error:
+            if str(error).startswith("threads="):
+                raise InputError(str(error)) from None
+            name = str(error).replace(str(weights), f"{path}/weights.bin") if weights else str(error)
+            raise ArtifactError(name if name.startswith(str(path)) else f"{path}: {name}") from None
+    _check_agreement(path, native, metadata)
+    if parts is not None:
+        parts.prepare(native.threads)
+    return CompiledModel(native, metadata, path, parts)
+
+
+def _check_agreement(path: Path, native: NativeModel, metadata: Metadata) -> None:
+    """Raises `ArtifactError` if the library has other inputs or outputs than the metadata say."""
+    agreed = native.sizes() == len(metadata.sizes)
+    for index, size in enumerate(metadata.sizes if agreed else ()):
+        stated = [(info.name, info.dtype, info.shape) for info in itertools.chain(size.inputs, size.outputs)]
+        agreed = agreed and native.tensors(index, len(size.inputs), len(size.outputs)) == stated
+    if not agreed:
+        raise ArtifactError(f"{path}: its library is that of another model")
+
+
+def _memory_for(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Memory for an output, which begins where kernels write it, unless it is small."""
+    made: Array = _empty(0 if OPEN in shape else shape, dtype)
+    if made.nbytes <= _SMALL or made.ctypes.data % _ALIGNMENT == 0:
+        return made
+    memory: Array = _empty(made.nbytes + _ALIGNMENT, _byte)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    aligned: Array = memory[begin : begin + made.nbytes].view(dtype).reshape(shape)
+    return aligned
+
+
+def _address(array: Array) -> int:
+    try:
+        return _address_of(_from_buffer(array))  # type: ignore[arg-type]  # three times as fast as what is below
+    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type that Python does not know
+        return int(array.ctypes.data)

@@ -1,0 +1,144 @@
+"""The parts of a model that onnxruntime runs, because no kernel can be made for their operators.
+
+The library calls `Parts.run` for each of them, in the thread that has called the model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArtifactError, one_line
+from .folder import OpenFolder
+from .inputs import Array, dtype_of
+
+
+@dataclass
+class Call:
+    """A call in progress.
+
+    Attributes:
+        outputs: The outputs of the model; those whose shape depends on data are put here.
+        error: What went wrong.
+    """
+
+    outputs: list[Array]
+    error: BaseException | None = None
+
+
+class _Current(threading.local):
+    call: Call | None = None
+
+
+class Parts:
+    """The parts of a model.
+
+    Args:
+        files: The folder of the model.
+
+    Raises:
+        ArtifactError: A file is missing or damaged, or onnxruntime is not installed.
+    """
+
+    def __init__(self, files: OpenFolder) -> None:
+        metadata = files.metadata
+        operators = dict.fromkeys(name for part in metadata.parts for name in part.operators)
+        try:
+            self._onnxruntime = importlib.import_module("onnxruntime")
+        except ImportError as error:
+            raise ArtifactError(
+                f"{metadata.name}: onnxruntime has to run {', '.join(operators)}, and cannot be imported:"
+                f" {one_line(error)}"
+            ) from None
+        self._metadata = metadata
+        self._models = [files.read(part.file) for part in metadata.parts]
+        self._sessions: list[Any] = []
+        self._current = _Current()
+
+    def prepare(self, threads: int) -> None:
+        """Makes the sessions.
+
+        Args:
+            threads: The most threads of a call.
+
+        Raises:
+            ArtifactError: onnxruntime does not take a part.
+        """
+        self._sessions = []
+        for part, model in zip(self._metadata.parts, self._models, strict=True):
+            options = self._onnxruntime.SessionOptions()
+            options.intra_op_num_threads, options.inter_op_num_threads = min(threads, part.threads or threads), 1
+            options.log_severity_level = 3
+            options.add_session_config_entry("session.force_spinning_stop", "1")
+            options.add_session_config_entry("session.x64quantprecision", "1")
+            keep = "0" if self._metadata.keep_denormals else "1"
+            options.add_session_config_entry("session.set_denormal_as_zero", keep)
+            try:
+                session = self._onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            except Exception as error:  # onnxruntime's exceptions have no base class of their own
+                raise ArtifactError(
+                    f"{self._metadata.name}: onnxruntime does not take it: {one_line(error)}"
+                ) from error
+            self._sessions.append(session)
+
+    @contextmanager
+    def call(self, outputs: list[Array]) -> Iterator[Call]:
+        """A call of this thread, while it is in progress.
+
+        Args:
+            outputs: The outputs of the model. Those whose shape depends on data are replaced.
+        """
+        call = self._current.call = Call(outputs)
+        try:
+            yield call
+        finally:
+            self._current.call = None
+
+    def run(
+        self, _: Any, index: int, inputs: int, read: Any, input_: Any, outputs: int, written: Any, output: Any
+    ) -> int:
+        """Runs a part: the C interface's `stormdrop_part_function`."""
+        call = self._current.call
+        assert call is not None
+        try:
+            arrays = [_array(read[i].contents, input_[i], call) for i in range(inputs)]
+            session = self._sessions[index]
+            names = [node.name for node in session.get_inputs()]
+            results: Sequence[Array] = session.run(None, dict(zip(names, arrays, strict=True)))
+            for i, result in zip(range(outputs), results, strict=True):
+                tensor = written[i].contents
+                if _is_open(tensor):
+                    call.outputs[tensor.output] = np.array(result, order="C")
+                else:
+                    np.copyto(_array(tensor, output[i], call), result, casting="no")
+        except BaseException as error:  # noqa: BLE001  it is raised where the call was begun
+            known = isinstance(error, (ArtifactError, KeyboardInterrupt))
+            name = self._metadata.name
+            call.error = error if known else ArtifactError(f"{name}: onnxruntime's part fails: {one_line(error)}")
+            return 1
+        return 0
+
+
+def _is_open(tensor: Any) -> bool:
+    return any(extent < 0 for extent in tuple(tensor.shape[: tensor.rank]))
+
+
+def _array(tensor: Any, address: int | None, call: Call) -> Array:
+    """What a part reads or writes, where it is."""
+    if _is_open(tensor):
+        return call.outputs[tensor.output]
+    shape, dtype = tuple(tensor.shape[: tensor.rank]), dtype_of(tensor.type.decode())
+    if not math.prod(shape):
+        empty: Array = np.zeros(shape, dtype)
+        return empty
+    memory: Array = np.frombuffer((ctypes.c_char * tensor.bytes).from_address(address), np.uint8)
+    array: Array = memory.view(dtype).reshape(shape)
+    return array
