@@ -19,7 +19,7 @@ ROOT = Path(stormdrop.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "trial", "statistics", "events", "_version"),
     ("plugins", "optional_packages"),
-    ("machine", "ir", "space", "records"),
+    ("machine", "ir", "space", "records", "runtime"),
     ("operators", "surrogate", "report"),
     ("search", "sketches"),
     ("codegen",),
@@ -41,6 +41,7 @@ NARROW: dict[str, set[str]] = {
     "search": {"errors", "plugins", "optional_packages", "trial", "space", "statistics", "surrogate"},
     "ir": {"errors"},
     "machine": {"errors", "events", "optional_packages"},
+    "runtime": {"errors"},
     "records": {"errors", "plugins", "optional_packages", "trial", "statistics", "_version"},
     "sketches": {"errors", "plugins", "trial", "machine", "ir", "operators", "space", "surrogate"},
     "report": {"errors", "optional_packages", "trial", "statistics", "events", "records", "_version"},
@@ -64,6 +65,7 @@ INNER: dict[str, tuple[tuple[str, ...], ...]] = {
     "model": (
         ("tensors",),
         ("program",),
+        ("native",),
         ("artifact",),
         ("profile", "inputs"),
         ("onnx",),
@@ -85,7 +87,9 @@ INNER: dict[str, tuple[tuple[str, ...], ...]] = {
 MOST_FILES = 15
 """A room with more files than that has rooms inside."""
 
-WITHOUT_TVM = {"errors", "events", "records", "report", "search", "space", "statistics", "surrogate", "trial"}
+WITHOUT_TVM = {
+    "errors", "events", "records", "report", "runtime", "search", "space", "statistics", "surrogate", "trial",
+}  # fmt: skip
 TOGETHER = {"space", "search", "measure", "records"}
 """Only `tuning`, and what is built on it, brings these together."""
 
@@ -335,6 +339,7 @@ def loaded_by(statement: str) -> set[str]:
         "import stormdrop.compare.recordings",
         "import stormdrop.bench.contender_process, stormdrop.bench.peers",  # in a peer's process
         "import stormdrop.cli",
+        "import stormdrop.runtime",
         "import stormdrop as sd; sd.minimize(sd.Space('s', [sd.Ordinal('x', [1, 2])]), lambda c: c['x'], trials=2)",
     ],
 )

@@ -2,6 +2,7 @@
 
 tensors.py                  tensors, arrays and parts of files that share their memory
 program/                    what a compiled model is: calls of kernels on planned memory, as plain data
+native/                     a program as a shared library with a C interface
 artifact/                   the compiled model: called, saved to a folder, loaded again
 profile.py, call_record.py  where its time goes
 inputs/                     the inputs of a model: sizes, fixed values, samples
