@@ -116,7 +116,7 @@ class Parts:
             for i, result in zip(range(outputs), results, strict=True):
                 tensor = written[i].contents
                 if _is_open(tensor):
-                    call.outputs[tensor.output] = np.array(result, order="C")
+                    call.outputs[int(tensor.output)] = np.array(result, order="C")
                 else:
                     np.copyto(_array(tensor, output[i], call), result, casting="no")
         except BaseException as error:  # noqa: BLE001  it is raised where the call was begun
@@ -134,7 +134,7 @@ def _is_open(tensor: Any) -> bool:
 def _array(tensor: Any, address: int | None, call: Call) -> Array:
     """What a part reads or writes, where it is."""
     if _is_open(tensor):
-        return call.outputs[tensor.output]
+        return call.outputs[int(tensor.output)]
     shape, dtype = tuple(tensor.shape[: tensor.rank]), dtype_of(tensor.type.decode())
     if not math.prod(shape):
         empty: Array = np.zeros(shape, dtype)

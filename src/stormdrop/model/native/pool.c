@@ -12,6 +12,7 @@
 #endif
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +27,13 @@
 #include "program.h"
 
 #define PATIENCE 2e-3
-#define SPINS_IN_CALL 4000  /* Some 200 us, as between two kernels. */
-#define SPINS_AFTER 1000    /* Some 50 us, as between two calls. */
+#ifndef PAUSES
+#define PAUSES 200 /* Some 10 us. */
+#endif
+#ifndef YIELDS_IN_CALL
+#define YIELDS_IN_CALL 400 /* Some 200 us, as between two kernels. */
+#define YIELDS_AFTER 100   /* Some 50 us, as between two calls. */
+#endif
 #define STACK_BYTES (8 << 20)
 #define LINE 64 /* Bytes of a cache line: what several threads write does not share one. */
 
@@ -123,6 +129,15 @@ static void sleep_while(word *each, uint32_t value) {
   atomic_store(&each->sleeping, 0);
 }
 
+/* What a thread does that has looked for work so many times: at first it is fast, then it lets others run. */
+static void linger(int looks) {
+  if (looks < PAUSES) {
+    sd_pause();
+  } else {
+    sched_yield();
+  }
+}
+
 static void wake(word *each) {
   if (!atomic_load(&each->sleeping)) return;
 #ifdef __linux__
@@ -144,13 +159,13 @@ static void *work_on(void *argument) {
   worker *me = argument;
   for (;;) {
     uint32_t ticket;
-    for (int spins = 0; (ticket = atomic_load_explicit(&me->ticket.value, memory_order_acquire)) % 2 == 0; spins++) {
+    for (int looks = 0; (ticket = atomic_load_explicit(&me->ticket.value, memory_order_acquire)) % 2 == 0; looks++) {
       const bool in_call = atomic_load_explicit(&me->team, memory_order_relaxed) != NULL;
-      if (spins > (in_call ? SPINS_IN_CALL : SPINS_AFTER)) {
+      if (looks > PAUSES + (in_call ? YIELDS_IN_CALL : YIELDS_AFTER)) {
         sleep_while(&me->ticket, ticket);
-        spins = 0;
+        looks = 0;
       } else {
-        sd_pause();
+        linger(looks);
       }
     }
     if (!claim(me, ticket)) continue; /* The caller did it meanwhile. */
@@ -205,12 +220,12 @@ static void launch(sd_team *team, sd_work work, void *job) {
     }
   }
   uint32_t pending;
-  for (int spins = 0; (pending = atomic_load_explicit(&team->pending.value, memory_order_acquire)) != 0; spins++) {
-    if (spins > SPINS_IN_CALL) {
+  for (int looks = 0; (pending = atomic_load_explicit(&team->pending.value, memory_order_acquire)) != 0; looks++) {
+    if (looks > PAUSES + YIELDS_IN_CALL) {
       sleep_while(&team->pending, pending);
-      spins = 0;
+      looks = 0;
     } else {
-      sd_pause();
+      linger(looks);
     }
   }
 }
