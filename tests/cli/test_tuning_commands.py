@@ -88,7 +88,7 @@ def test_native_model_of_a_size_that_was_left_open(tmp_path: Path, capfd: pytest
     assert "write the input and its sizes" in complaint(capfd, "tune", path, "--trials", 1, "--shape", "x")
     database = f"sqlite:///{tmp_path / 'records.db'}"
     document(capfd, "tune", path, "--trials", 1, "--shape", "x=3x24", "--native", "--out", out, "--db", database)
-    assert (out / "kernels.so").is_file()
+    assert (out / "model.so").is_file()
     assert document(capfd, "run", out)["outputs"]["y"]["shape"] == [3, 24]
     assert "has shape (2, 24), not (3, 24)" in complaint(
         capfd, "run", out, "--input", _saved(tmp_path / "x.npz", np.zeros((2, 24), "float32"))

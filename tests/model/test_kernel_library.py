@@ -19,11 +19,12 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from stormdrop.machine.cpu import Cpu
-from stormdrop.model.artifact.artifact import CompiledModel, needs_linker
+from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.compile import build
 from stormdrop.model.building.kernel_library import KernelLibrary
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
+from stormdrop.model.native.link import c_compiler
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.sketches.contract import Variant
 
@@ -129,7 +130,7 @@ def test_several_modules_are_saved(target: Cpu, tmp_path: Path) -> None:
     (tmp_path / "m.sd" / "kernels-1.bc").write_bytes(b"")
     with pytest.raises(Exception, match=r"kernels-1.bc is damaged"):
         CompiledModel.load(tmp_path / "m.sd")
-    needs_linker()
+    c_compiler()
     native = CompiledModel.load(model.save(tmp_path / "native.sd", native=True))
     assert np.array_equal(native(x), model(x))
 

@@ -15,7 +15,7 @@ from ..machine.cpu import Cpu, keeping_denormals
 from ..records import Store, buffered, open_store
 from ..tuning.options import FLOAT32, TuneOptions
 from ..tuning.result import Progress
-from .artifact.artifact import CompiledModel, needs_linker
+from .artifact.artifact import CompiledModel
 from .artifact.artifact_files import check_writable
 from .building.builder import ModelBuilder, provenance_of, source_of
 from .building.kernel_library import KernelLibrary
@@ -25,6 +25,7 @@ from .importer.any_model import Model, import_model
 from .inputs.combinations import GivenShapes
 from .inputs.given import Data
 from .inputs.inputs import Values
+from .native.link import c_compiler
 from .passes.attention import with_attention
 from .precision.choice import in_precision
 from .tuning.result import CompileResult
@@ -125,7 +126,7 @@ def compile_model_with(
     if out is not None:
         check_writable(Path(out))
     if native:
-        needs_linker()
+        c_compiler()
     with run.phase("import"):
         run.say("importing", checking=True)
         source = source_of(model)

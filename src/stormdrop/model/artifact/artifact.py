@@ -6,7 +6,7 @@ folder/
   program.json    the sequence of kernel calls, one for each size; see `model.program`
   weights.bin     the constants, if there are any, which loading maps
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
-  kernels.so      in a native model instead of kernels.bc: machine code, for which loading needs no LLVM
+  model.so        in a native model instead of kernels.bc: a library with a C interface; see `model.native`
   tuning.json.gz  what its tuning found, from which a report is made; see `kept_tuning.py`
   foreign_0.onnx  the parts that onnxruntime runs, if there are any; see `onnxruntime_parts`
 """
@@ -20,16 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from tvm.support.cc import create_shared, get_cc
 
 from ...errors import ArtifactError, InputError, ModelError, one_line, shown
 from ...machine.process.forks import check_threads
 from ...machine.process.memory import return_freed_memory
+from ..native.link import link_model
 from ..program.compiled import CompiledProgram
 from ..program.document import to_json
 from ..program.executor import Execution, Kernels, Observer
 from ..program.program import Program, TensorInfo
-from ..program.run_steps import module_with_it
 from . import artifact_files
 from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder
 from .call_inputs import CallInputs
@@ -371,32 +370,20 @@ class CompiledModel:
         return Metadata.from_json(text.encode())[2]
 
     def _link(self, kernels: Sequence[Any], library: Path) -> None:
-        compiler = needs_linker()
-        # With it, loading needs no LLVM.
-        kernels = [*kernels, module_with_it(self.metadata.target.get("triple") or "")]
         objects = [library.with_name(f"kernels-{part}.o") for part in range(len(kernels))]
         for file, module in zip(objects, kernels, strict=True):
             artifact_files.write_module(module, "o", file)
-        try:
-            create_shared(str(library), [str(file) for file in objects], cc=compiler)
-        except (RuntimeError, OSError) as error:
-            lines = [line for line in str(error).splitlines() if line.strip() and "Compilation error" not in line]
-            reason = next((line for line in lines if "error" in line.lower()), (lines or ["it gives no reason"])[0])
-            raise ArtifactError(f"{self.metadata.name}: {compiler} does not link it: {reason}") from error
+        weights = library.with_name(WEIGHTS)
+        link_model(
+            self.program,
+            objects,
+            library,
+            name=self.metadata.name,
+            features=self.metadata.features,
+            units=self.metadata.units,
+            constants_digest=checksum(weights) if weights.exists() else "",
+            keep_denormals=bool(self.metadata.target.get("keep_denormals", False)),
+            anywhere=self.metadata.anywhere,
+        )
         for file in objects:
             file.unlink()
-
-
-def needs_linker() -> str:
-    """Finds the compiler that links native models.
-
-    Returns:
-        Its path.
-
-    Raises:
-        ArtifactError: There is none on the PATH.
-    """
-    compiler = get_cc()
-    if compiler is None:
-        raise ArtifactError("a native model needs a linker, and there is no cc on the PATH")
-    return str(compiler)

@@ -11,5 +11,6 @@ runtime.c       opens a model, executes its program
 kernel_calls.c  what kernels ask for: threads, memory, errors
 pool.c          threads, and the cores that calls share out
 cores.c         how many cores this process may use
+run_steps.c     what Python calls where TVM is there, too
 checks.c        the instructions of this CPU, SHA-256
 """

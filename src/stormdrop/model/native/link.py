@@ -16,7 +16,7 @@ from .source import source_of
 INTERFACE = Path(__file__).with_name("stormdrop.h")
 """The C interface of the library."""
 
-_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-pthread", "-Wl,--as-needed")
+_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-Wl,--as-needed")
 _LINUX = ("-Wl,-z,relro,-z,now,-z,noexecstack,--no-undefined,-Bsymbolic", "-static-libgcc")
 
 
@@ -52,9 +52,7 @@ def link_model(
     Raises:
         ArtifactError: There is no compiler, or it fails.
     """
-    compiler = compiler or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        raise ArtifactError(f"{shown(name)}: a native model needs a C compiler, and there is no cc on the PATH")
+    compiler = compiler or c_compiler()
     text = source_of(
         program,
         name=name,
@@ -68,7 +66,7 @@ def link_model(
     with scratch_folder() as folder:
         source, exported = Path(folder) / "model.c", Path(folder) / "exported"
         source.write_text(text)
-        exported.write_text("{ global: stormdrop_*; local: *; };\n")
+        exported.write_text("{ global: stormdrop_*; __tvm_ffi_*; __TVM*; local: *; };\n")
         linux = (*_LINUX, f"-Wl,--version-script={exported}") if sys.platform == "linux" else ()
         sources = [*sorted(runtime.glob("*.c")), source]
         command = [compiler, *_FLAGS, *linux, *flags, f"-I{runtime}", "-o", library, *sources, *objects, "-lm"]
@@ -78,6 +76,21 @@ def link_model(
             raise ArtifactError(f"{shown(name)}: {compiler} cannot be run: {error.strerror}") from error
         if done.returncode:
             raise ArtifactError(f"{shown(name)}: {compiler} does not link it: {_reason(done.stderr)}")
+
+
+def c_compiler() -> str:
+    """Finds the C compiler that links native models.
+
+    Returns:
+        Its path.
+
+    Raises:
+        ArtifactError: There is none on the PATH.
+    """
+    for name in ("cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return found
+    raise ArtifactError("a native model needs a C compiler, and there is no cc on the PATH")
 
 
 def _reason(text: str) -> str:

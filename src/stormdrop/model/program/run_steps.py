@@ -64,23 +64,6 @@ all:
 """
 
 
-def module_with_it(triple: str = "") -> Any:
-    """A module of LLVM code with the function.
-
-    Args:
-        triple: The kind of machine, as LLVM names it; by default that of this one.
-    """
-    # LLVM wants to be told how the machine lays out data, and any module of the target says it.
-    nothing = tirx.PrimFunc([], tirx.Evaluate(0)).with_attr("global_symbol", "nothing")
-    target = tvm.target.Target({"kind": "llvm", "mtriple": triple} if triple else "llvm")
-    text = tirx.build(tvm.IRModule({"nothing": nothing}), target).inspect_source("ll")
-    layout = "\n".join(re.findall("^target .*$", text, re.MULTILINE))
-    with scratch_folder() as folder:
-        file = Path(folder) / "run_steps.ll"
-        file.write_text(layout + "\n" + _CODE)
-        return tvm_ffi.get_global_func("ffi.Module.load_from_file.ll")(str(file), "ll")
-
-
 def function_of(modules: Iterable[Any], name: str) -> Any:
     """The function of this name in one of several modules.
 
@@ -111,4 +94,11 @@ _LOCK = threading.Lock()
 
 @functools.cache
 def _here() -> Any:
-    return module_with_it()[SYMBOL]
+    # LLVM wants to be told how the machine lays out data, and any module of its says it.
+    nothing = tirx.PrimFunc([], tirx.Evaluate(0)).with_attr("global_symbol", "nothing")
+    text = tirx.build(tvm.IRModule({"nothing": nothing}), "llvm").inspect_source("ll")
+    layout = "\n".join(re.findall("^target .*$", text, re.MULTILINE))
+    with scratch_folder() as folder:
+        file = Path(folder) / "run_steps.ll"
+        file.write_text(layout + "\n" + _CODE)
+        return tvm_ffi.get_global_func("ffi.Module.load_from_file.ll")(str(file), "ll")[SYMBOL]

@@ -29,7 +29,7 @@ from ...sketches.registry import BUILTIN
 from ...statistics import Interval
 from ...tuning.options import DEFAULT_MODEL_SECONDS, DEFAULT_SEARCH, FLOAT32, TuneOptions
 from ...tuning.result import Progress
-from ..artifact.artifact import CompiledModel, needs_linker
+from ..artifact.artifact import CompiledModel
 from ..artifact.artifact_files import beside_older, check_writable
 from ..building.board import LEFT_OUT, Board
 from ..building.builder import ModelBuilder, provenance_of
@@ -41,6 +41,7 @@ from ..importer.any_model import Model
 from ..inputs.combinations import GivenShapes
 from ..inputs.given import Data
 from ..inputs.inputs import Values
+from ..native.link import c_compiler
 from ..precision.choice import PrecisionReport
 from ..profile import PartTime, Profile
 from .baseline import Baseline, measure_baseline
@@ -333,7 +334,7 @@ def _check_native(machine: Cpu) -> None:
             f"a native model is linked on the machine that it is for, not here for {machine.name}: leave native out, "
             f"load the model there and save it with native=True"
         )
-    needs_linker()
+    c_compiler()
 
 
 def _measure(machine: Cpu, run: TuningRun) -> None:
