@@ -138,29 +138,40 @@ static const uint32_t rounds[64] = {
 
 static uint32_t rotated(uint32_t value, int by) { return value >> by | value << (32 - by); }
 
+/* One round. The caller names the variables in another order for the next one, so that nothing is moved. */
+#define ROUND(a, b, c, d, e, f, g, h, i)                                                                      \
+  do {                                                                                                        \
+    const uint32_t one = h + (rotated(e, 6) ^ rotated(e, 11) ^ rotated(e, 25)) + (g ^ (e & (f ^ g))) + rounds[i] + w[i]; \
+    d += one;                                                                                                 \
+    h = one + (rotated(a, 2) ^ rotated(a, 13) ^ rotated(a, 22)) + ((a & b) | (c & (a | b)));                  \
+  } while (0)
+
 static void add_blocks(uint32_t state[8], const uint8_t *data, uint64_t blocks) {
   for (; blocks; blocks--, data += 64) {
-    uint32_t w[64], s[8];
+    uint32_t w[64];
     for (int i = 0; i < 16; i++) {
       const uint8_t *at = data + 4 * i;
       w[i] = (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
     }
     for (int i = 16; i < 64; i++) {
-      const uint32_t a = w[i - 15], b = w[i - 2];
-      w[i] = w[i - 16] + (rotated(a, 7) ^ rotated(a, 18) ^ a >> 3) + w[i - 7] +
-             (rotated(b, 17) ^ rotated(b, 19) ^ b >> 10);
+      const uint32_t x = w[i - 15], y = w[i - 2];
+      w[i] = w[i - 16] + (rotated(x, 7) ^ rotated(x, 18) ^ x >> 3) + w[i - 7] +
+             (rotated(y, 17) ^ rotated(y, 19) ^ y >> 10);
     }
-    memcpy(s, state, sizeof s);
-    for (int i = 0; i < 64; i++) {
-      const uint32_t one = s[7] + (rotated(s[4], 6) ^ rotated(s[4], 11) ^ rotated(s[4], 25)) +
-                           ((s[4] & s[5]) ^ (~s[4] & s[6])) + rounds[i] + w[i];
-      const uint32_t two = (rotated(s[0], 2) ^ rotated(s[0], 13) ^ rotated(s[0], 22)) +
-                           ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
-      memmove(s + 1, s, 7 * sizeof *s);
-      s[4] += one;
-      s[0] = one + two;
+    uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+    uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
+    for (int i = 0; i < 64; i += 8) {
+      ROUND(a, b, c, d, e, f, g, h, i);
+      ROUND(h, a, b, c, d, e, f, g, i + 1);
+      ROUND(g, h, a, b, c, d, e, f, i + 2);
+      ROUND(f, g, h, a, b, c, d, e, i + 3);
+      ROUND(e, f, g, h, a, b, c, d, i + 4);
+      ROUND(d, e, f, g, h, a, b, c, i + 5);
+      ROUND(c, d, e, f, g, h, a, b, i + 6);
+      ROUND(b, c, d, e, f, g, h, a, i + 7);
     }
-    for (int i = 0; i < 8; i++) state[i] += s[i];
+    state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+    state[4] += e, state[5] += f, state[6] += g, state[7] += h;
   }
 }
 
