@@ -301,6 +301,7 @@ def test_a_native_model_is_the_same(model: CompiledModel, tmp_path: Path) -> Non
         "metadata.json",
         "model.so",
         "program.json",
+        "stormdrop.h",
         "weights.bin",
     ]
     loaded = CompiledModel.load(native)

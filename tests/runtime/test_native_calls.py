@@ -245,7 +245,7 @@ def test_all_models_share_the_threads(folder: Path, sized: CompiledModel) -> Non
     models = [load(folder) for _ in range(10)]
     for model in models:
         model(X)
-    assert len(os.listdir("/proc/self/task")) == before  # noqa: PTH208
+    assert len(os.listdir("/proc/self/task")) <= before  # noqa: PTH208
 
 
 def _in_child(model: CompiledModel, folder: Path, queue: Any) -> None:

@@ -69,11 +69,13 @@ def test_the_library_needs_the_c_library_only(model: Path) -> None:
     assert "libc" in names
 
 
-def test_the_library_shows_its_interface_only(model: Path) -> None:
+def test_the_library_shows_its_interface_and_its_kernels_only(model: Path) -> None:
     command = ["nm", "-D", "--defined-only", str(model / "model.so")]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert {name for line in lines if not (name := line.split()[-1]).startswith("stormdrop_")} == set()
-    assert all(f"{line.split()[-1]}(" in INTERFACE.read_text() for line in lines)
+    names = {line.split()[-1] for line in lines}
+    # The kernels, and what they ask for, as TVM loads them where it is there, too.
+    shown = {name for name in names if not name.startswith(("__tvm_ffi_", "__TVM"))}
+    assert shown and all(name.startswith("stormdrop_") and f"{name}(" in INTERFACE.read_text() for name in shown)
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])

@@ -7,6 +7,7 @@ folder/
   weights.bin     the constants, if there are any, which loading maps
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
   model.so        in a native model instead of kernels.bc: a library with a C interface; see `model.native`
+  stormdrop.h     in a native model: that interface
   tuning.json.gz  what its tuning found, from which a report is made; see `kept_tuning.py`
   foreign_0.onnx  the parts that onnxruntime runs, if there are any; see `onnxruntime_parts`
 """
@@ -14,6 +15,7 @@ folder/
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from ...errors import ArtifactError, InputError, ModelError, one_line, shown
 from ...machine.process.forks import check_threads
 from ...machine.process.memory import return_freed_memory
-from ..native.link import link_model
+from ..native.link import INTERFACE, link_model
 from ..program.compiled import CompiledProgram
 from ..program.document import to_json
 from ..program.executor import Execution, Kernels, Observer
@@ -355,9 +357,10 @@ class CompiledModel:
         weights = [WEIGHTS] if self._program.constants else []
         if weights:
             write_constants(self._program, folder / WEIGHTS)
-        files = [NATIVE] if native else [kernels_file(part) for part in range(len(kernels))]
+        files = [NATIVE, INTERFACE.name] if native else [kernels_file(part) for part in range(len(kernels))]
         if native:
             self._link(kernels, folder / NATIVE)
+            shutil.copyfile(INTERFACE, folder / INTERFACE.name)
         else:
             for file, code in zip(files, kernels, strict=True):
                 artifact_files.write_module(code, "bc", folder / file)
