@@ -8,7 +8,7 @@
 # make fix     let ruff repair and format what it can
 # make cover   run all tests and report which lines they reach
 # make docs    build the documentation site in ./site (Python 3.11 or newer); warnings are errors
-# make dist    build the wheel and the source archive in ./dist
+# make dist    build the wheels and the source archive in ./dist
 # make clean   remove everything that these commands made
 #
 # Each of them makes .venv and installs what it needs, once, and again when pyproject.toml has changed.
@@ -75,6 +75,7 @@ docs: $(DOCS)
 
 dist: $(STAMP)
 	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist --wheel runtime
 
 clean:
 	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .coverage .coverage.* coverage.xml
