@@ -19,6 +19,7 @@ from stormdrop.model.program.program import Constant, Program, SizeProgram, Step
 KERNELS = """
 #include <stddef.h>
 #include <string.h>
+#include <unistd.h>
 #include "program.h"
 
 typedef int (*launch_function)(int (*)(int, void *, void *), void *, int);
@@ -85,6 +86,29 @@ int __tvm_ffi_halve(void *self, const sd_any *arguments, int32_t n, sd_any *resu
   float *y = tensor(arguments, 1)->data;
   for (int64_t i = 0; i < count(tensor(arguments, 1)); i++) y[i] = 0.5f * x[i];
   return 0;
+}
+
+static _Atomic int busy, most;
+
+static int crowd(int id, void *of, void *data) {
+  const int now = ++busy;
+  for (int before = most; before < now && !atomic_compare_exchange_weak(&most, &before, now);) {
+  }
+  usleep(200);
+  busy--;
+  return 0;
+}
+
+/* y = the most threads that were in this kernel at one time */
+int __tvm_ffi_crowded(void *self, const sd_any *arguments, int32_t n, sd_any *result) {
+  __TVMBackendParallelLaunch(crowd, NULL, 0);
+  for (int64_t i = 0; i < count(tensor(arguments, 1)); i++) ((float *)tensor(arguments, 1)->data)[i] = (float)most;
+  return 0;
+}
+
+extern int (*__TVMFFIFunctionCall)(void *, void *, int, void *);
+int __tvm_ffi_calls_tvm(void *self, const sd_any *arguments, int32_t n, sd_any *result) {
+  return __TVMFFIFunctionCall(NULL, NULL, 0, NULL);
 }
 
 static int failing(int id, void *of, void *data) {
@@ -158,6 +182,7 @@ def write_model(
     *,
     name: str = "by hand",
     features: Sequence[str] = (),
+    units: Sequence[str] = (),
     keep_denormals: bool = False,
     batched: Sequence[str] = (),
     parts: Sequence[bytes] = (),
@@ -174,7 +199,7 @@ def write_model(
         folder / "model.so",
         name=name,
         features=features,
-        units=(),
+        units=units,
         constants_digest=digest,
         keep_denormals=keep_denormals,
         flags=["-Wall", "-Wextra", "-Werror", *flags],

@@ -51,7 +51,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert len(table) == 3
     for source, target in table:
         copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copyfile
-        copy(ROOT / source, folder / target)  # type: ignore[operator]
+        copy(ROOT / source, folder / target)
     return folder
 
 
@@ -65,7 +65,7 @@ def test_it_runs_a_model_with_numpy_alone(installed: Path, tmp_path: Path) -> No
     model.save(tmp_path / "model.sd", native=True)
     x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
-    command = [sys.executable, "-c", PROGRAM, tmp_path / "model.sd", str(model.digest), tmp_path / "x.npy"]
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "model.sd"), str(model.digest), str(tmp_path / "x.npy")]
     done = subprocess.run(
         command, cwd=tmp_path, env={"PYTHONPATH": str(installed)}, capture_output=True, text=True, timeout=60
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -191,6 +192,35 @@ def test_damaged_files_are_refused_in_one_line(
     assert str(caught.value).startswith(str(copy))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.any_cpu
+def test_whatever_is_changed_is_refused_in_one_line(folder: Path, tmp_path: Path) -> None:
+    rng, copy, refused = np.random.default_rng(1), tmp_path / "copy.sd", list[str]()
+    files = {name: (folder / name).read_bytes() for name in ("model.so", "weights.bin", "metadata.json")}
+    copy.mkdir()
+    for turn in range(300):
+        name = list(files)[turn % 3]
+        data, at = bytearray(files[name]), int(rng.integers(len(files[name])))
+        if turn % 4 == 0:
+            del data[at:]
+        elif turn % 4 == 1:
+            data[at] ^= 1 << int(rng.integers(8))
+        elif turn % 4 == 2:
+            data[at:at] = rng.bytes(5)
+        else:
+            data[at : at + 4] = [b"null", b"-1.5", b"[[[[", b"1e99"][int(rng.integers(4))]
+        for file in files:
+            (copy / file).write_bytes(data if file == name else files[file])
+        if name == "metadata.json" and turn % 2:  # whoever changed it removed the digest, too
+            text = re.sub(rb'"digest": "[0-9a-f]{64}"', b'"digest": "' + b"0" * 64 + b'"', bytes(data))
+            (copy / name).write_bytes(text)
+        try:
+            np.testing.assert_array_equal(load(copy)(X), 2 * X + C)
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) > 250
+    assert [text for text in refused if "\n" in text] == []
 
 
 def test_what_is_no_native_model_is_refused(tmp_path: Path, folder: Path) -> None:

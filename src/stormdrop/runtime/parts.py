@@ -10,6 +10,7 @@ import importlib
 import math
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +73,12 @@ class Parts:
         Raises:
             ArtifactError: onnxruntime does not take a part.
         """
-        self._sessions = []
+        # The first session of a process sets the mode for denormals of the thread that makes it, and leaves it so.
+        with ThreadPoolExecutor(1) as thread:
+            self._sessions = thread.submit(self._made, threads).result()
+
+    def _made(self, threads: int) -> list[Any]:
+        sessions = []
         for part, model in zip(self._metadata.parts, self._models, strict=True):
             options = self._onnxruntime.SessionOptions()
             options.intra_op_num_threads, options.inter_op_num_threads = min(threads, part.threads or threads), 1
@@ -87,7 +93,8 @@ class Parts:
                 raise ArtifactError(
                     f"{self._metadata.name}: onnxruntime does not take it: {one_line(error)}"
                 ) from error
-            self._sessions.append(session)
+            sessions.append(session)
+        return sessions
 
     @contextmanager
     def call(self, outputs: list[Array]) -> Iterator[Call]:

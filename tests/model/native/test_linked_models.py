@@ -7,6 +7,7 @@ import hashlib
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,7 +240,12 @@ def test_the_quota_of_control_groups_is_honoured(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("kernel", "reason"), [("fail", "this kernel fails always"), ("fail_inside", "a task has failed")]
+    ("kernel", "reason"),
+    [
+        ("fail", "ValueError: this kernel fails always"),
+        ("fail_inside", "ValueError: a task has failed"),
+        ("calls_tvm", "it calls a function of TVM, and there is none"),
+    ],
 )
 def test_what_a_kernel_says_is_the_error(tmp_path: Path, kernels: Path, kernel: str, reason: str) -> None:
     folder = write_model(tmp_path / "m", chain(["twice", kernel]), [kernels])
@@ -248,7 +254,7 @@ def test_what_a_kernel_says_is_the_error(tmp_path: Path, kernels: Path, kernel: 
     addresses = [(ctypes.c_void_p * 1)(each.ctypes.data) for each in (X, y)]
     for _ in range(3):  # nothing is left of a call that failed
         assert library._run(handle, 0, *addresses, None) == -1
-        assert library.error() == f"by hand: {kernel} fails: ValueError: {reason}"
+        assert library.error() == f"by hand: {kernel} fails: {reason}"
     assert library._run(handle, 1, *addresses, None) == -1
     assert library.error() == "by hand: has no size 1; it has 1"
     assert library._run(handle, 0, (ctypes.c_void_p * 1)(None), addresses[1], None) == -1
@@ -324,6 +330,22 @@ def test_opened_and_closed_a_thousand_times_memory_is_flat(model: Path) -> None:
         once()
     assert resident_kilobytes() - before < 500
     assert len(os.listdir("/proc/self/task")) == threads  # noqa: PTH208
+
+
+def test_tile_registers_are_asked_for(tmp_path: Path, kernels: Path) -> None:
+    if "amx_tile" not in Path("/proc/cpuinfo").read_text().split():
+        pytest.skip("this CPU has no tile registers")
+    folder = write_model(tmp_path / "m", chain(["nothing"]), [kernels], units=["amx-tile"])
+    program = (
+        "import ctypes\n"
+        "def permitted():\n    mask = ctypes.c_uint64()\n"
+        "    ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(mask))\n    return mask.value >> 18 & 1\n"
+        f"before = permitted()\nlibrary = ctypes.CDLL({str(folder / 'model.so')!r})\n"
+        "library.stormdrop_open.restype = ctypes.c_void_p\n"
+        "print(before, bool(library.stormdrop_open(None, None)), permitted())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "True", "1"]
 
 
 def test_a_compiler_that_fails_is_refused_in_one_line(tmp_path: Path) -> None:

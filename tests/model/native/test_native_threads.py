@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 
 import native_models
 from native_models import chain, kernels_object, write_model
+from stormdrop.machine.threads import usable_cores
 from stormdrop.model.native.link import INTERFACE
+from stormdrop.runtime import load
 
 pytestmark = [
     pytest.mark.compiles,
@@ -87,6 +90,22 @@ def program(tmp_path: Path, flags: Sequence[str] = ()) -> list[str]:
 def test_eight_threads_get_the_right_values(tmp_path: Path) -> None:
     done = subprocess.run([*program(tmp_path), "5000"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_calls_together_have_no_more_threads_than_there_are_cores(tmp_path: Path) -> None:
+    model = load(write_model(tmp_path / "m", chain(["crowded"]), [kernels_object(tmp_path)]))
+    most: list[float] = []
+
+    def call() -> None:
+        most.extend(model(np.zeros((1, 16), np.float32))[0, 0] for _ in range(200))
+
+    threads = [threading.Thread(target=call) for _ in range(2 * usable_cores() + 3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(most) == 200 * len(threads), "no call waits for ever"
+    assert 1 <= max(most) <= usable_cores()
 
 
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])

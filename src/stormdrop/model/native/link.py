@@ -16,8 +16,8 @@ from .source import source_of
 INTERFACE = Path(__file__).with_name("stormdrop.h")
 """The C interface of the library."""
 
-_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-Wl,--as-needed")
-_LINUX = ("-Wl,-z,relro,-z,now,-z,noexecstack,--no-undefined,-Bsymbolic", "-static-libgcc")
+_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread")
+_LINUX = ("-Wl,-z,relro,-z,now,-z,noexecstack,--no-undefined,-Bsymbolic,--as-needed,--strip-debug", "-static-libgcc")
 
 
 def link_model(

@@ -72,6 +72,7 @@ struct sd_team {
 typedef struct waiter {
   struct waiter *next;
   double since;
+  pthread_cond_t freed; /* Of its own: only the first one is woken. */
 } waiter;
 
 typedef struct pool {
@@ -80,7 +81,6 @@ typedef struct pool {
   _Atomic uint32_t ending;
   const _Atomic uint32_t *here; /* 0 in a process that was forked since: it has none of the threads. */
   pthread_mutex_t lock;
-  pthread_cond_t freed;
   int free;  /* Cores. */
   int calls; /* In progress, or waiting. */
   int made;  /* Workers. */
@@ -238,14 +238,16 @@ static int free_for(const pool *here, const waiter *me) {
 }
 
 static int wait_for_cores(pool *here) {
-  waiter me = {NULL, seconds_now()}, **last = &here->first;
+  waiter me = {.since = seconds_now()}, **last = &here->first;
+  pthread_cond_init(&me.freed, NULL);
   while (*last) last = &(*last)->next;
   *last = &me;
   int free;
-  while (!(free = free_for(here, &me))) pthread_cond_wait(&here->freed, &here->lock);
+  while (!(free = free_for(here, &me))) pthread_cond_wait(&me.freed, &here->lock);
   for (last = &here->first; *last != &me; last = &(*last)->next) {
   }
   *last = me.next;
+  pthread_cond_destroy(&me.freed);
   return free;
 }
 
@@ -257,7 +259,7 @@ static int take_cores(pool *here, int most) {
   if (wanted > most) wanted = most;
   if (wanted > free) wanted = free;
   here->free -= wanted;
-  if (here->first && here->free) pthread_cond_broadcast(&here->freed); /* It was not the first when it looked. */
+  if (here->first && here->free) pthread_cond_signal(&here->first->freed); /* Another one was woken for these. */
   return wanted;
 }
 
@@ -322,7 +324,7 @@ static void end(stormdrop_pool *interface, sd_team *team) {
   here->calls--;
   team->next = here->teams;
   here->teams = team;
-  if (here->first) pthread_cond_broadcast(&here->freed);
+  if (here->first) pthread_cond_signal(&here->first->freed);
   pthread_mutex_unlock(&here->lock);
 }
 
@@ -357,7 +359,6 @@ static void free_pool(pool *here) {
     free(each->workers);
     free(each);
   }
-  pthread_cond_destroy(&here->freed);
   pthread_mutex_destroy(&here->lock);
   munmap((void *)here->here, sizeof *here->here);
   free(here);
@@ -398,7 +399,6 @@ static pool *make_pool(void) {
   };
   made->free = made->interface.cores;
   pthread_mutex_init(&made->lock, NULL);
-  pthread_cond_init(&made->freed, NULL);
   return made;
 }
 
