@@ -22,7 +22,16 @@ def test_it_computes_what_python_does(residual: Graph, target: Cpu, tmp_path: Pa
     model = build(residual, {}, target)
     folder = model.save(tmp_path / "model.sd", native=True)
     library, program = folder / "model.so", tmp_path / "run_model"
-    command = ["cc", "-O2", "-Wall", "-Werror", f"-I{folder}", str(EXAMPLE), str(library), "-Wl,-rpath,$ORIGIN/model.sd"]
+    command = [
+        "cc",
+        "-O2",
+        "-Wall",
+        "-Werror",
+        f"-I{folder}",
+        str(EXAMPLE),
+        str(library),
+        "-Wl,-rpath,$ORIGIN/model.sd",
+    ]
     subprocess.run([*command, "-o", str(program)], check=True)
 
     def run(path: Path) -> subprocess.CompletedProcess[str]:
