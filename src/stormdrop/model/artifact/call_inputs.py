@@ -116,7 +116,8 @@ class CallInputs:
         # NumPy does not export read-only memory.
         exports = flags.writeable if feed is value else hasattr(feed, "__dlpack__")
         if exports and flags.c_contiguous and value.size:
-            address = tvm_ffi.from_dlpack(feed).data_ptr()  # NumPy takes longer to say where an array is
+            # NumPy takes longer to say where an array is. What is no array may export another copy each time.
+            address = tvm_ffi.from_dlpack(feed).data_ptr() if feed is value else int(value.ctypes.data)
             if address % (value.itemsize if info.name in self.metadata.anywhere else ALIGNMENT) == 0:
                 return address, value
         address, copied = _copy_of(info, entry)

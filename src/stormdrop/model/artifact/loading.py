@@ -91,6 +91,8 @@ def _load(
                 (size.inputs, size.outputs) for size in metadata.all_sizes
             ]:
                 raise ValueError(f"its inputs and outputs are not those of {METADATA}")
+            if program.constants and not weights:
+                raise ValueError(f"{METADATA} names no {WEIGHTS}, and it has constants")
             modules = []
             for name in kernels:
                 modules.append(_load_kernels(name, copies[name]))

@@ -237,7 +237,7 @@ class _Sent:
         """Sends the inputs of a size. Returns what its function takes."""
         tensors = self._of_size(size)
         for tensor, array in zip(tensors[2:], arrays, strict=False):
-            tensor.copyfrom(np.ascontiguousarray(array))
+            tensor.copyfrom(np.asarray(array, order="C"))
         return tensors
 
     def run(self, size: int, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:

@@ -30,11 +30,22 @@ from tvm.relax import backend, transform
 from ...errors import ModelError
 from ..graph.expressions import VIEWS, bindings_of, operator_name
 from ..program.check import check_program
-from ..program.program import ALIGNMENT, FUNCTION, Constant, Program, SizeProgram, Step, TensorInfo, View
+from ..program.program import (
+    ALIGNMENT,
+    FUNCTION,
+    OPEN,
+    Constant,
+    Program,
+    SizeProgram,
+    Step,
+    TensorInfo,
+    View,
+    bytes_of,
+)
 from ..tensors import array_of
 
 _ENDS = 1 << 12  # bytes at the beginning and the end of a constant by which it is known
-_OPEN = -1
+_UNKNOWN = -1  # the index of an output that is open, before it is known which one it is
 
 
 def to_kernels() -> tvm.transform.Pass:
@@ -227,9 +238,18 @@ class _Deriving:
         return results[0] if len(results) == 1 else results
 
     def _made(self, call: relax.Call) -> tuple[View, ...]:
-        """What a part makes whose outputs have no memory yet: `_return` says which outputs of the model these are."""
+        """What a part makes one of whose outputs depends on data, so that TVM plans no memory for any of them.
+
+        `_return` says which output of the model an open one is.
+        """
         types = [each for result in call.ty_args for each in getattr(result, "fields", [result])]
-        return tuple(View("output", -1, 0, _sizes(each), str(each.dtype), next(self.tensors)) for each in types)
+        return tuple(self._result(_sizes(each), str(each.dtype)) for each in types)
+
+    def _result(self, shape: tuple[int, ...], dtype: str) -> View:
+        if OPEN in shape:
+            return View("output", _UNKNOWN, 0, shape, dtype, next(self.tensors))
+        self.storage.append(bytes_of(shape, dtype))
+        return View("storage", len(self.storage) - 1, 0, shape, dtype, next(self.tensors))
 
     def _return(self, results: Sequence[View]) -> None:
         """Puts tensors that are returned into the memory of outputs; what cannot be there is copied."""
@@ -245,6 +265,8 @@ class _Deriving:
 
         def moved(view: View) -> View:
             if view.tensor not in claimed:
+                if view.index == _UNKNOWN:
+                    raise ModelError("a tensor whose shape depends on data is no output, and nothing else may read it")
                 return view
             return replace(view, memory="output", index=claimed[view.tensor], offset=0)
 
@@ -280,5 +302,5 @@ def _sizes(kind: Any) -> tuple[int, ...]:
     """The sizes of a tensor's type; -1 for those that depend on data."""
     values = getattr(kind.shape, "values", None)
     if values is None:
-        return (_OPEN,) * int(kind.ndim)
-    return tuple(int(extent) if hasattr(extent, "value") else _OPEN for extent in values)
+        return (OPEN,) * int(kind.ndim)
+    return tuple(int(extent) if hasattr(extent, "value") else OPEN for extent in values)

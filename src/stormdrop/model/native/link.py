@@ -20,6 +20,10 @@ _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread")
 _LINUX = ("-Wl,-z,relro,-z,now,-z,noexecstack,--no-undefined,-Bsymbolic,--as-needed,--strip-debug", "-static-libgcc")
 
 
+_LOOKUP = b"TVMFFIEnvModLookupFromImports"
+"""The name by which kernels look functions of TVM up. It is in the object of those only that do."""
+
+
 def link_model(
     program: Program,
     objects: Sequence[Path],
@@ -61,6 +65,7 @@ def link_model(
         constants_digest=constants_digest,
         keep_denormals=keep_denormals,
         anywhere=anywhere,
+        needs_tvm=any(_LOOKUP in file.read_bytes() for file in objects),
     )
     runtime = INTERFACE.parent
     with scratch_folder() as folder:

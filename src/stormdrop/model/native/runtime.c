@@ -55,6 +55,11 @@ stormdrop_model *stormdrop_open(const char *path, const stormdrop_options *optio
     sd_fail("%s: onnxruntime has to run a part of it, which C alone cannot do", program->name);
     return NULL;
   }
+  if (program->needs_tvm) {
+    sd_fail("%s: a kernel calls a function of TVM, as those of TopK and of sorting do: it runs where TVM is",
+            program->name);
+    return NULL;
+  }
   if (!sd_check_features(program->features) || !sd_permit_units(program->units)) return NULL;
   stormdrop_model *model = calloc(1, sizeof *model);
   execution **idle = calloc((size_t)program->size_count + 1, sizeof *idle);

@@ -33,6 +33,7 @@ def source_of(
     constants_digest: str,
     keep_denormals: bool,
     anywhere: Sequence[str] = (),
+    needs_tvm: bool = False,
 ) -> str:
     """Writes a program in C.
 
@@ -44,6 +45,7 @@ def source_of(
         constants_digest: The SHA-256 of the file of the constants, in hexadecimal digits.
         keep_denormals: Whether its kernels compute with denormals.
         anywhere: The inputs that may begin at any element, by name.
+        needs_tvm: Whether a kernel calls a function of TVM: the library then runs only where TVM is.
 
     Returns:
         The content of the file.
@@ -69,6 +71,7 @@ def source_of(
         "output_count": len(program.sizes[0].outputs) if program.sizes else 0,
         "parts": _boolean(parts),
         "keep_denormals": _boolean(keep_denormals),
+        "needs_tvm": _boolean(needs_tvm),
         "constants_bytes": f"{program.constant_bytes}u",
         "constants_digest": _text(constants_digest),
         "features": "features",

@@ -18,6 +18,7 @@ import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by it
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import ModelError
 from .compiled import CompiledProgram
 from .program import ALIGNMENT, OPEN, Step, View, bits_of, bytes_of, offsets_of
 from .run_steps import ENTRY_BYTES, function_of, run_steps_of
@@ -204,6 +205,8 @@ class Execution:
             if array is None:
                 made[self._size.views[view].index] = result
             elif result is not array:
+                if result.shape != array.shape:
+                    raise ModelError(f"part {step.name} makes a result of shape {result.shape}, not {array.shape}")
                 np.copyto(array, result, casting="no")
 
     def _argument(self, position: int, inputs: Sequence[Array], made: Mapping[int, Array]) -> Array | None:

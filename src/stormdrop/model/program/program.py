@@ -235,7 +235,7 @@ def _lines(size: SizeProgram) -> Iterator[str]:
     yield f"({inputs}) -> ({outputs}), storage: {len(size.storage)} blocks, {megabytes:.2f} MB"
     names = [_name(size, view) for view in size.views]
     for position, step in enumerate(size.steps):
-        what = {"kernel": step.name, "part": f"onnxruntime's part {step.name}", "copy": "copy"}[step.kind]
+        what = {"kernel": shown(step.name), "part": f"onnxruntime's part {step.name}", "copy": "copy"}[step.kind]
         read, written = (", ".join(names[index] for index in indices) for indices in (step.reads, step.writes))
         yield f"{position:4} {what}({read}) -> {written}"
 
@@ -245,6 +245,6 @@ def _name(size: SizeProgram, view: View) -> str:
     if view.memory == "constant":
         return f"c{view.index}"
     if view.memory != "storage":
-        return (size.inputs if view.memory == "input" else size.outputs)[view.index].name
+        return shown((size.inputs if view.memory == "input" else size.outputs)[view.index].name)
     offset = f"+{view.offset}" if view.offset else ""
     return f"s{view.index}{offset} {view.dtype}{list(view.shape)}"
