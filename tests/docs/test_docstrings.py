@@ -75,14 +75,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_small_product(folder / "bert.onnx")
     save_small_words(folder / "words.onnx")
     save_small_network(folder / "resnet50.onnx", image="data")
-    sd.tune_model(folder / "resnet50.onnx", trials=4, out=folder / "resnet50.sd")
+    model = sd.tune_model(folder / "resnet50.onnx", trials=4, out=folder / "resnet50.sd").model
+    if shutil.which("cc") is not None:
+        model.save(folder / "native.sd", native=True)
     return folder
 
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("block", fenced())
 def test_fenced_examples(block: str, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "native=True" in block and shutil.which("cc") is None:
+    if ("native=True" in block or "native.sd" in block) and shutil.which("cc") is None:
         pytest.skip("no linker here: cc")
     if "kernel_tuner" in block:
         pytest.importorskip("kernel_tuner", reason="the example is about Kernel Tuner")

@@ -87,7 +87,7 @@ def test_a_file_is_in_write_ahead_mode(tmp_path: Path) -> None:
         ("sqlite:///missing/r.db", "no directory"),
         ("nosuch://host/db", "nosuch"),
         ("postgresql://me:secret@host:port/db", "no database URL"),
-        ("oracle+cx_oracle://me:secret@host/db", "package"),
+        ("oracle+cx_oracle://me:secret@host/db", "needs cx_Oracle, which is not installed"),
     ],
 )
 def test_places_that_cannot_be(place: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

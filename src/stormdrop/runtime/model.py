@@ -38,7 +38,9 @@ class CompiledModel:
 
     Example:
         ```python
-        model = stormdrop.runtime.load("resnet50.sd")
+        from stormdrop import runtime
+
+        model = runtime.load("native.sd")
         y = model(x)                              # inputs in order, or by keyword
         outputs = model.run({"data": x})          # inputs by name; all outputs by name
         ```
@@ -188,7 +190,9 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
 
     Example:
         ```python
-        model = stormdrop.runtime.load("resnet50.sd")
+        from stormdrop import runtime
+
+        model = runtime.load("native.sd")
         ```
     """
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
