@@ -63,8 +63,8 @@ INNER: dict[str, tuple[tuple[str, ...], ...]] = {
     "sketches.cpu": (("loops",), ("contractions",), ("attention", "code_sums", "tiles", "winograd")),
     "measure": (("contract",), ("pool",), ("worker", "local"), ("fleet",)),
     "model": (
-        ("tensors",),
         ("program",),
+        ("tensors",),
         ("native",),
         ("artifact",),
         ("profile", "inputs"),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from stormdrop.model.artifact.constants_file import ConstantsReader, ConstantsWriter
-from stormdrop.model.tensors import ALIGNMENT, array_of, copied
+from stormdrop.model.program.program import ALIGNMENT
+from stormdrop.model.tensors import array_of, copied
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, ml_dtypes.bfloat16, np.float16, np.uint8])

@@ -390,7 +390,7 @@ def test_a_model_is_verified_as_its_callers_run_it() -> None:
     whole = run_by_onnxruntime(load_graph(gelu_inside()), "because")
     assert whole is not None
     model = build(whole, {}, Cpu.detect())
-    model._alone = lambda feeds: {info.name: np.zeros(info.shape, info.dtype) for info in model.outputs}
+    model._alone = lambda feeds: [np.zeros(info.shape, info.dtype) for info in model.outputs]
     assert Reference.compute(whole).check(model).fault is not None
 
 

@@ -10,11 +10,10 @@ from even_model import Even, measure_with
 
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model import ModelResult, load, tune_model
-from stormdrop.model.artifact.metadata import described
 from stormdrop.model.graph.graph import Graph
-from stormdrop.model.program.program import TensorInfo
 from stormdrop.model.tuning import imported, latency
 from stormdrop.records import open_store
+from stormdrop.runtime.sizes import TensorInfo, described
 
 
 @pytest.mark.compiles

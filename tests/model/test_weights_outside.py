@@ -1,9 +1,10 @@
-"""The constants of a model stand outside of its program, in a file that is mapped."""
+"""The constants of a model are saved in a file that is mapped, together with the program that reads them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,8 +24,8 @@ from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import Importer
 from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.program.document import from_json
+from stormdrop.model.program.program import ALIGNMENT
 from stormdrop.model.random_weights import seed_weights
-from stormdrop.model.tensors import ALIGNMENT
 
 pytestmark = pytest.mark.compiles
 
@@ -153,10 +154,10 @@ def test_a_file_that_others_may_write_is_copied_before_it_is_mapped(
     assert not (saved / "weights.bin").stat().st_mode & 0o022
     (saved / "weights.bin").chmod(mode)
 
-    def after_a_change(data: bytes) -> object:
+    def after_a_change(data: bytes, *rest: Any) -> object:
         if mode == 0o664:
             (saved / "weights.bin").write_bytes(b"evil")
-        return from_json(data)
+        return from_json(data, *rest)
 
     monkeypatch.setattr("stormdrop.model.artifact.loading.from_json", after_a_change)
     loaded = stormdrop.load(saved)

@@ -21,8 +21,6 @@ from stormdrop.model.inputs.samples import Feeds
 from stormdrop.model.program.program import FUNCTION
 from stormdrop.model.tensors import Array, array_of, copied
 
-Machines = dict[int, Callable[[CompiledModel, int, Feeds], dict[str, Array]]]
-
 
 @contextmanager
 def recorded() -> Iterator[list[tvm.IRModule]]:

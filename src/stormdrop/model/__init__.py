@@ -1,7 +1,7 @@
 """A model in, a tuned model out. The rooms from the lowest to the highest; each imports lower ones only.
 
-tensors.py                  tensors, arrays and parts of files that share their memory
 program/                    what a compiled model is: calls of kernels on planned memory, as plain data
+tensors.py                  tensors, arrays and parts of files that share their memory
 native/                     a program as a shared library with a C interface
 artifact/                   the compiled model: called, saved to a folder, loaded again
 profile.py, call_record.py  where its time goes

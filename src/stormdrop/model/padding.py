@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, shown
 from ..ir.relative_error import relative_error
+from ..runtime.sizes import Size, shapes_in_words
 from .artifact.artifact import CompiledModel
-from .artifact.metadata import Size, shapes_in_words
 from .inputs.samples import sample_feeds
 
 Arrays = Mapping[str, NDArray[Any]]

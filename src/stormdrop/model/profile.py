@@ -88,7 +88,7 @@ class Profile:
 
     @property
     def outside(self) -> float:
-        """Seconds that are spent in no kernel: calls, allocation, inputs and outputs."""
+        """Seconds that are spent in no kernel: calls, copies, inputs and outputs."""
         return max(0.0, self.seconds - sum(kernel.seconds for kernel in self.kernels))
 
     @property

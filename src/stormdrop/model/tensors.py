@@ -17,9 +17,7 @@ import tvm
 from numpy.typing import NDArray
 
 from ..machine.process.memory import return_freed_memory
-
-ALIGNMENT = 64
-"""Kernels want a tensor to begin at a multiple of so many bytes."""
+from .program.program import ALIGNMENT
 
 Array = NDArray[Any]
 

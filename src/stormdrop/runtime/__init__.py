@@ -1,7 +1,9 @@
 """Runs native models with NumPy alone: no TVM, no compiler.
 
 model.py     a loaded model: NumPy arrays in, NumPy arrays out
+calling.py   how models are called
 inputs.py    the inputs of a call: checked, and given a size
+sizes.py     inputs and outputs at each size, and how messages say them
 folder.py    the files of a saved model, checked before anything of them runs
 metadata.py  what a model says about itself
 library.py   the C interface of model.so

@@ -10,20 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArtifactError, InputError, shown
+from ..errors import ArtifactError, InputError
+from .calling import CallableModel
 from .folder import OpenFolder
-from .inputs import Array, CallInputs, Wanted
+from .inputs import Array, CallInputs, Wanted, address_of, copy_rows
 from .library import NativeModel, library_of
-from .metadata import OPEN, Metadata, Size, TensorInfo, described, sizes_in_words
+from .metadata import Metadata
 from .parts import Parts
+from .sizes import OPEN
 
 _SMALL = 1 << 13  # bytes of an output that is copied faster than memory for it is aligned
 _ALIGNMENT = 64
 
-_empty, _byte, _from_buffer, _address_of = np.empty, np.dtype(np.uint8), ctypes.c_char.from_buffer, ctypes.addressof
+_empty, _byte = np.empty, np.dtype(np.uint8)
 
 
-class CompiledModel:
+class CompiledModel(CallableModel):
     """A native model that is ready to run on this machine. `load` makes one.
 
     It runs at each of its `sizes`: the shapes of a call's inputs say which one that is. Several threads may call one
@@ -53,63 +55,9 @@ class CompiledModel:
         self.threads = native.threads
         self._native, self._run, self._handle = native, native.run, native.handle
         self._parts = parts
-        self._inputs = CallInputs(metadata)
+        self._inputs = CallInputs(metadata.name, metadata.sizes, metadata.batched, metadata.ignored)
         self._places = ctypes.c_void_p * len(metadata.inputs), ctypes.c_void_p * len(metadata.outputs)
         self._opened = any(OPEN in info.shape for size in metadata.sizes for info in size.outputs)
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and type of each input, in the order in which a call takes them; the shapes of the first size."""
-        return self.metadata.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and type of each output, in the order in which a call returns them."""
-        return self.metadata.outputs
-
-    @property
-    def sizes(self) -> tuple[Size, ...]:
-        """The sizes that the model was compiled for: inputs and outputs with their shapes."""
-        return self.metadata.sizes
-
-    def __repr__(self) -> str:
-        """A few lines: the model's name, its inputs and its outputs, and its sizes if there are several."""
-        tensors = {"inputs": self.inputs, "outputs": self.outputs}
-        lines = [f"{name:<8} {described(infos)}" for name, infos in tensors.items()]
-        if len(self.sizes) > 1:
-            fewer = f"; fewer rows of {', '.join(map(shown, self.metadata.batched))}" if self.metadata.batched else ""
-            lines.append(f"{'sizes':<8} {'; '.join(sizes_in_words(self.sizes))}{fewer}")
-        return "\n  ".join([f"{type(self).__name__} {shown(self.metadata.name)}:", *lines])
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Runs the model on inputs in order or by keyword; otherwise as `run`.
-
-        Args:
-            *arguments: The first inputs, in the order of `inputs`.
-            **named: The other inputs by name.
-
-        Returns:
-            The output as a NumPy array, or a tuple of arrays in the order of `outputs` if there are several.
-
-        Raises:
-            InputError: An input is missing, unknown, given twice, or of another shape or type.
-
-        Example:
-            ```python
-            probabilities = model(image)
-            ```
-        """
-        names = self._inputs.names
-        if len(arguments) > len(names):
-            inputs = f"{len(names)} input{'s' if len(names) != 1 else ''}"
-            raise InputError(f"{self.metadata.name} takes {inputs}, not {len(arguments)}")
-        feeds = dict(zip(names, arguments))  # noqa: B905  fewer are completed by name, or refused
-        if named:
-            for name in sorted(feeds.keys() & named.keys()):
-                raise InputError(f"{self.metadata.name}: input {name!r} is given twice")
-            feeds.update(named)
-        results = self._results(feeds)
-        return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Runs the model on inputs by name.
@@ -149,7 +97,7 @@ class CompiledModel:
             ArtifactError: As `run`.
         """
         wanted, _, arrays = self._inputs(feeds)
-        inputs, outputs, made = self._memory(wanted, arrays)
+        inputs, outputs, _read, made = self._memory(wanted, arrays)  # what is read lives until the end of the call
         if self._parts is None:
             return self._native.profile(wanted.index, inputs, outputs)
         with self._parts.call(made):
@@ -157,7 +105,7 @@ class CompiledModel:
 
     def _results(self, feeds: Any) -> list[Array]:
         wanted, rows, arrays = self._inputs(feeds)
-        inputs, outputs, made = self._memory(wanted, arrays)
+        inputs, outputs, _read, made = self._memory(wanted, arrays)  # what is read lives until the end of the call
         if self._parts is None:
             if self._run(self._handle, wanted.index, inputs, outputs, None):
                 raise ArtifactError(self._native.error())
@@ -168,11 +116,12 @@ class CompiledModel:
                 raise call.error or ArtifactError(self._native.error())
         return made if rows is None else [value[:rows].copy() for value in made]
 
-    def _memory(self, wanted: Wanted, arrays: list[Array]) -> tuple[Any, Any, list[Array]]:
-        """The addresses of the inputs and of the outputs, and arrays for the outputs."""
+    def _memory(self, wanted: Wanted, arrays: list[Array]) -> tuple[Any, Any, list[Array], list[Array]]:
+        """The addresses of the inputs and of the outputs, the arrays that are there, and arrays for the outputs."""
         of_inputs, of_outputs = self._places
+        read = [_ready(value, each) for value, each in zip(arrays, wanted.inputs)]  # noqa: B905  checked before
         made = [_memory_for(shape, dtype) for _, dtype, shape in wanted.outputs]
-        return of_inputs(*map(_address, arrays)), of_outputs(*map(_address, made)), made
+        return of_inputs(*map(address_of, read)), of_outputs(*map(address_of, made)), read, made
 
 
 def load(folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:
@@ -236,8 +185,11 @@ def _memory_for(shape: tuple[int, ...], dtype: Any) -> Array:
     return aligned
 
 
-def _address(array: Array) -> int:
-    try:
-        return _address_of(_from_buffer(array))  # type: ignore[arg-type]  # three times as fast as what is below
-    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type that Python does not know
-        return int(array.ctypes.data)
+def _ready(value: Array, wanted: tuple[str, Any, tuple[int, ...]]) -> Array:
+    """An input as the library reads it: contiguous, and with all rows of the size."""
+    _, dtype, shape = wanted
+    if value.flags.c_contiguous and value.shape == shape:
+        return value
+    copied: Array = _empty(shape, dtype)
+    copy_rows(value, copied)
+    return copied

@@ -84,17 +84,27 @@ class Parts:
             options.intra_op_num_threads, options.inter_op_num_threads = min(threads, part.threads or threads), 1
             options.log_severity_level = 3
             options.add_session_config_entry("session.force_spinning_stop", "1")
+            # As it was verified: sums of products of bytes are exact.
             options.add_session_config_entry("session.x64quantprecision", "1")
+            options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
             keep = "0" if self._metadata.keep_denormals else "1"
             options.add_session_config_entry("session.set_denormal_as_zero", keep)
             try:
-                session = self._onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+                sessions.append(self._session(model, options))
             except Exception as error:  # onnxruntime's exceptions have no base class of their own
                 raise ArtifactError(
                     f"{self._metadata.name}: onnxruntime does not take it: {one_line(error)}"
                 ) from error
-            sessions.append(session)
         return sessions
+
+    def _session(self, model: bytes, options: Any) -> Any:
+        """A session. onnxruntime refuses to optimise some models that run: such a one is not optimised."""
+        providers = ["CPUExecutionProvider"]
+        try:
+            return self._onnxruntime.InferenceSession(model, options, providers=providers)
+        except Exception:  # noqa: BLE001  a real fault is raised again
+            options.graph_optimization_level = self._onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            return self._onnxruntime.InferenceSession(model, options, providers=providers)
 
     @contextmanager
     def call(self, outputs: list[Array]) -> Iterator[Call]:

@@ -19,8 +19,8 @@ from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.graph.tasks import normalise
 from stormdrop.model.importer.import_onnx import load_graph
-from stormdrop.model.program.program import TensorInfo
 from stormdrop.model.random_weights import seed_weights
+from stormdrop.runtime.sizes import TensorInfo
 
 
 def blocks(function: object) -> list[str]:

@@ -143,7 +143,7 @@ def test_a_feed_for_an_unused_input(target: Cpu, tmp_path: object) -> None:
     for one in (model, loaded):
         assert [info.name for info in one.inputs] == ["x"] and one.metadata.ignored == ("label", "rest")
         assert np.array_equal(one.run({"x": x, "label": np.array([["a"]])})["y"], x)
-        assert np.array_equal(one(x), x) and np.array_equal(one(x, rest=[]), x)  # type: ignore[arg-type]
+        assert np.array_equal(one(x), x) and np.array_equal(one(x, rest=[]), x)
         with pytest.raises(InputError, match="no input 'other'"):
             one.run({"x": x, "other": x})
 

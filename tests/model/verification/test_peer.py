@@ -12,7 +12,7 @@ from stormdrop.model.graph import onnx_origin
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.graph.onnx_origin import OnnxOrigin, origin_of, rounding_of_peer
 from stormdrop.model.inputs.samples import random_feeds
-from stormdrop.model.program.program import TensorInfo
+from stormdrop.runtime.sizes import TensorInfo
 
 
 def test_without_onnxruntime_onnx_itself_answers(residual: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from stormdrop.model.artifact.metadata import Metadata
 from stormdrop.model.inputs.samples import random_feeds, sample_feeds, samples
 from stormdrop.model.onnx.index_ranges import index_ranges
-from stormdrop.model.program.program import TensorInfo
+from stormdrop.runtime.sizes import TensorInfo
 
 
 def test_feeds_follow_the_seed_and_the_type() -> None:

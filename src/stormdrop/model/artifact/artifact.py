@@ -23,26 +23,29 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ...errors import ArtifactError, InputError, ModelError, one_line, shown
+from ...errors import ArtifactError, ModelError, one_line
 from ...machine.process.forks import check_threads
 from ...machine.process.memory import return_freed_memory
+from ...runtime.calling import CallableModel
+from ...runtime.inputs import CallInputs
+from ...runtime.sizes import described, sizes_in_words
 from ..native.link import INTERFACE, link_model
 from ..program.compiled import CompiledProgram
 from ..program.document import to_json
 from ..program.executor import Execution, Kernels, Observer
-from ..program.program import Program, TensorInfo
+from ..program.program import Program
 from . import artifact_files
 from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder
-from .call_inputs import CallInputs
+from .call_inputs import placed
 from .constants_file import write_constants
 from .kept_tuning import read_tuning
 from .loading import load_program
 from .machines import Entry, Machine, Machines, checked_threads, machine_of
-from .metadata import Metadata, Size, described, sizes_in_words
+from .metadata import Metadata
 from .onnxruntime_parts import OnnxruntimeParts
 
 
-class CompiledModel:
+class CompiledModel(CallableModel):
     """A model that is ready to run on this machine.
 
     `stormdrop.tune_model` makes one, `stormdrop.load` reads one from a folder. It runs at each of its `sizes`: the
@@ -153,7 +156,7 @@ class CompiledModel:
             del self._program
             self._machines = None
             return_freed_memory()
-        loaded = CompiledModel.load(folder)
+        loaded = CompiledModel.load(folder, threads=self.threads)
         loaded.symbols = self.symbols
         if not native:
             self._program = loaded._program
@@ -193,15 +196,6 @@ class CompiledModel:
         self.digest, self.folder = digest, path
         return path
 
-    def __repr__(self) -> str:
-        """A few lines: the model's name, its inputs and its outputs, and its sizes if there are several."""
-        tensors = {"inputs": self.inputs, "outputs": self.outputs}
-        lines = [f"{name:<8} {described(infos)}" for name, infos in tensors.items()]
-        if len(self._inputs.sizes) > 1:
-            fewer = f"; fewer rows of {', '.join(map(shown, self.metadata.batched))}" if self.metadata.batched else ""
-            lines.append(f"{'sizes':<8} {'; '.join(sizes_in_words(self._inputs.sizes))}{fewer}")
-        return "\n  ".join([f"{type(self).__name__} {shown(self.metadata.name)}:", *lines])
-
     def _repr_html_(self) -> str:
         """What Jupyter shows: name, machine, sizes, latency, precision; the kernels are folded away."""
         from ...report.notebook import compiled_html
@@ -234,68 +228,24 @@ class CompiledModel:
     @property
     def metadata(self) -> Metadata:
         """What the model says about itself: inputs, outputs, sizes, machine, versions, provenance."""
-        return self._inputs.metadata
+        return self._metadata
 
     @metadata.setter
     def metadata(self, metadata: Metadata) -> None:
-        self._inputs = CallInputs(metadata)
+        self._metadata = metadata
+        self._inputs = CallInputs(metadata.name, metadata.all_sizes, metadata.batched, metadata.ignored)
 
     @property
     def program(self) -> Program:
         """What it executes, as plain data: `print` shows it on a page."""
         return self._program.program
 
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and type of each input, in the order in which a call takes them; the shapes of the first size."""
-        return self.metadata.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """Name, shape and type of each output, in the order in which a call returns them."""
-        return self.metadata.outputs
-
-    @property
-    def sizes(self) -> tuple[Size, ...]:
-        """The sizes that the model was compiled for: inputs and outputs with their shapes."""
-        return self._inputs.sizes
-
-    def __call__(self, *arguments: NDArray[Any], **named: NDArray[Any]) -> Any:
-        """Runs the model on inputs in order or by keyword; otherwise as `run`.
-
-        Args:
-            *arguments: The first inputs, in the order of `inputs`.
-            **named: The other inputs by name.
-
-        Returns:
-            The output as a NumPy array, or a tuple of arrays in the order of `outputs` if there are several.
-
-        Raises:
-            InputError: An input is missing, unknown, given twice, or of another shape or type.
-
-        Example:
-            ```python
-            probabilities = model(image)
-            ```
-        """
-        names = self._inputs.types
-        if len(arguments) > len(names):
-            inputs = f"{len(names)} input{'s' if len(names) != 1 else ''}"
-            raise InputError(f"{self.metadata.name} takes {inputs}, not {len(arguments)}")
-        feeds = dict(zip(names, arguments, strict=False))
-        if named:
-            for name in sorted(feeds.keys() & named.keys()):
-                raise InputError(f"{self.metadata.name}: input {name!r} is given twice")
-            feeds.update(named)
-        results = tuple(self.run(feeds).values())
-        return results[0] if len(results) == 1 else results
-
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Runs the model on inputs by name.
 
-        A contiguous input is read in place; another one, and a read-only NumPy array, is copied first. An input that
-        something else than a kernel reads is also copied if its memory does not begin at a multiple of 64 bytes
-        (`aligned` makes such arrays, `Metadata.anywhere` names the inputs for which this does not matter).
+        A contiguous input is read in place; another one is copied first. An input of which kernels read a reshaped view
+        is also copied if its memory does not begin at a multiple of 64 bytes (`aligned` makes such arrays,
+        `Metadata.anywhere` names the inputs for which this does not matter).
 
         Args:
             feeds: Each input by name: a NumPy array, or anything that exports DLPack from the memory of the CPU. Inputs
@@ -314,21 +264,20 @@ class CompiledModel:
             outputs = model.run({"data": image})
             ```
         """
-        check_threads()
-        if self._alone is not None:
-            return self._alone(self._inputs.by_name(feeds))
-        given = self._inputs.given(feeds)
-        size, rows = self._inputs.dispatched(given)
-        infos, outputs = self._inputs.sizes[size].inputs, self.outputs
-        placed = self._inputs.placed
+        return {info.name: value for info, value in zip(self.outputs, self._results(feeds), strict=True)}
 
-        def call(machine: Machine) -> dict[str, NDArray[Any]]:
-            entry = machine(size)
-            assert entry.execution is not None
-            places = [placed(info, one, entry, rows) for info, one in zip(infos, given, strict=True)]
-            values = entry.execution.run([address for address, _ in places], [array for _, array in places])
-            named = zip(outputs, values, strict=True)
-            return {info.name: (value if rows is None else value[:rows]).copy() for info, value in named}
+    def _results(self, feeds: Any) -> Sequence[NDArray[Any]]:
+        check_threads()
+        wanted, rows, arrays = self._inputs(feeds)
+        if self._alone is not None:
+            return self._alone(dict(zip(self._inputs.names, arrays, strict=True)))
+        infos, anywhere = self._inputs.sizes[wanted.index].inputs, self.metadata.anywhere
+
+        def call(machine: Machine) -> list[NDArray[Any]]:
+            execution, copies = machine(wanted.index)
+            places = [placed(info, one, anywhere, copies) for info, one in zip(infos, arrays, strict=True)]
+            values = execution.run([address for address, _ in places], [array for _, array in places])
+            return [(value if rows is None else value[:rows]).copy() for value in values]
 
         if self._machines is None:
             raise ArtifactError(f"{self.metadata.name}: its program was given up for the saved one, which did not load")
@@ -344,7 +293,7 @@ class CompiledModel:
 
     def _machine(self, kernels: Kernels, observer: Observer | None = None) -> Machine:
         run_part = self.foreign.runner(self.metadata, self.threads)
-        return machine_of(lambda size: Entry(Execution(self._program, kernels, size, run_part, observer)))
+        return machine_of(lambda size: Entry(Execution(self._program, kernels, size, run_part, observer), {}))
 
     def write_files(self, folder: Path, native: bool) -> str:
         """Writes the files into an empty folder, as a part of `save`. Returns their digest."""

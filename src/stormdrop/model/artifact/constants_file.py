@@ -1,6 +1,6 @@
-"""A file of constants: their bytes, each from a multiple of a page on, so that whoever reads it maps them.
+"""A file of constants: their bytes, large ones from a multiple of a page on, so that whoever reads it maps them.
 
-An import hands the constants of a graph over in such a file, and a saved model keeps its large ones in one.
+An import hands the constants of a graph over in such a file, and a saved model keeps its own in one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import tvm
 from numpy.typing import NDArray
 
 from ..program.compiled import CompiledProgram
-from ..program.program import Program
-from ..tensors import ALIGNMENT, Array, array_of, mapped, tensor_of
+from ..program.program import ALIGNMENT, Program
+from ..tensors import Array, array_of, mapped, tensor_of
 
-_SMALL = 1 << 12  # bytes of a constant that does not begin a page
+_SMALL = 1 << 12  # bytes of a constant that begins a page, at least
+_ENDS = 1 << 12  # bytes at the beginning and at the end of a constant
 _BLOCK = 1 << 20  # bytes
 
 
@@ -32,7 +33,7 @@ class ConstantsWriter:
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("w+b")
-        self._known: dict[tuple[str, tuple[int, ...], bytes, bytes], list[int]] = {}
+        self._known: dict[tuple[Any, ...], list[int]] = {}
 
     def write(self, constants: Iterable[Any]) -> tuple[int, ...]:
         """Writes TVM's tensors. Returns where each one begins in the file.
@@ -49,14 +50,12 @@ class ConstantsWriter:
         if not value.size:
             return 0  # the type says all of it
         data = value.reshape(-1).view(np.uint8)
-        # Only what begins and ends as a constant that is there already is compared as a whole.
-        key = (str(value.dtype), value.shape, data[:_SMALL].tobytes(), data[-_SMALL:].tobytes())
-        alike = self._known.setdefault(key, [])
+        alike = self._known.setdefault(likeness(value.shape, str(value.dtype), data), [])
         for offset in alike:
             if self._holds(data, offset):
                 return offset
         self._file.seek(0, 2)
-        self._file.write(bytes(-self._file.tell() % (ALIGNMENT if len(data) < _SMALL else mmap.PAGESIZE)))
+        self._file.write(bytes(begin_of(self._file.tell(), len(data)) - self._file.tell()))
         alike.append(self._file.tell())
         self._file.write(data.data)
         return alike[-1]
@@ -72,6 +71,28 @@ class ConstantsWriter:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def likeness(shape: tuple[int, ...], dtype: str, data: NDArray[np.uint8]) -> tuple[Any, ...]:
+    """What equal constants have in common: only those that are alike in it are compared as a whole.
+
+    Args:
+        shape: The shape of the constant.
+        dtype: The name of its type.
+        data: Its bytes.
+    """
+    return shape, dtype, data[:_ENDS].tobytes(), data[-_ENDS:].tobytes()
+
+
+def begin_of(end: int, size: int) -> int:
+    """Where a constant begins in a file.
+
+    Args:
+        end: Where the one before it ends.
+        size: Its bytes.
+    """
+    alignment = ALIGNMENT if size < _SMALL else mmap.PAGESIZE
+    return -(-end // alignment) * alignment
 
 
 def write_constants(compiled: CompiledProgram, file: Path) -> None:

@@ -86,7 +86,7 @@ def _load(
         )
         name, constants = PROGRAM, list[NDArray[np.uint8]]()
         try:
-            program = from_json(Path(copies[PROGRAM]).read_bytes())
+            program = from_json(Path(copies[PROGRAM]).read_bytes(), len(metadata.foreign))
             if [(size.inputs, size.outputs) for size in program.sizes] != [
                 (size.inputs, size.outputs) for size in metadata.all_sizes
             ]:

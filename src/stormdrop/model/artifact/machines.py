@@ -14,16 +14,15 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import tvm_ffi
-from numpy.typing import NDArray
 
 from ...errors import InputError
 from ...machine.sharing.core_shares import CoreShares
 from ...machine.threads import thread_count
 from ..program.executor import Execution
+from .call_inputs import Copies
 from .callers import run_elsewhere, runs_kernels
 
 T = TypeVar("T")
@@ -32,17 +31,16 @@ _ALL_CORES = 1  # TVM's mode "big": any core, of those that the process may use
 _this_thread = threading.local()
 
 
-@dataclass
-class Entry:
+class Entry(NamedTuple):
     """One size of a model on a machine, ready for a call.
 
     Attributes:
         execution: Runs this size.
-        copies: The memory for inputs that are copied, by name: where it begins, and the array.
+        copies: The memory for inputs that are copied.
     """
 
-    execution: Execution | None = None
-    copies: dict[str, tuple[int, NDArray[Any]]] = field(default_factory=dict)
+    execution: Execution
+    copies: Copies
 
 
 Machine = Callable[[int], Entry]

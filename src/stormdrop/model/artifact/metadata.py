@@ -17,28 +17,16 @@ from ..._version import __version__
 from ...errors import InputError, shown
 from ...machine import cpu_flags
 from ...machine.detect import has_llvm, host_features
-from ..program.program import OPEN, TensorInfo
+from ...runtime.sizes import Size, TensorInfo, check_sizes, lacking_size, shapes_in_words
 from .layers import KernelCall, Layer
 
 _FORMAT = 2
 _NO_DIGEST = "0" * 64
 """Stands for the digest while it is computed."""
 
-_MOST_ELEMENTS = 2**40
-_TYPES = frozenset(
-    [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
-    + ["float16", "float32", "float64", "bool", "bfloat16"]
-)
-
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-
-
-def described(tensors: Sequence[TensorInfo], most: int = 4) -> str:
-    """The first few tensors in one line, and how many more there are."""
-    line = ", ".join(map(str, tensors[:most]))
-    return f"{line} and {len(tensors) - most} more" if len(tensors) > most else line
 
 
 @dataclass(frozen=True)
@@ -92,45 +80,6 @@ class Work:
 
     flops: _Amount
     bytes: _Amount
-
-
-@dataclass(frozen=True)
-class Size:
-    """A size that a model was compiled for.
-
-    Attributes:
-        inputs: The inputs with their shapes at this size.
-        outputs: The outputs with theirs.
-    """
-
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the inputs."""
-        return tuple(info.shape for info in self.inputs)
-
-
-def shapes_in_words(shapes: Mapping[str, Sequence[int]]) -> str:
-    """Shapes of inputs as `--shape` takes them: "ids=1x32,mask=1x32"."""
-    return ",".join(f"{shown(name)}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
-
-
-def sizes_in_words(sizes: Sequence[Size], most: int = 8) -> list[str]:
-    """Each size by the shapes in which it differs from others, as `--shape` takes them: "x=4x3x224x224".
-
-    Args:
-        sizes: All sizes of a model.
-        most: The most sizes that are written out; another entry says how many more there are.
-    """
-    shapes = [size.shapes for size in sizes]
-    differing = [position for position, of_input in enumerate(zip(*shapes, strict=True)) if len(set(of_input)) > 1]
-    texts = []
-    for size in sizes[:most]:
-        infos = [size.inputs[position] for position in differing]
-        texts.append(shapes_in_words({info.name: info.shape for info in infos}))
-    return [*texts, f"{len(sizes) - most} more"] if len(sizes) > most else texts
 
 
 @dataclass(frozen=True)
@@ -211,10 +160,7 @@ class Metadata:
             wanted: The size.
             fewer_rows: Whether the model is called, and a size may therefore have fewer rows than one of its own.
         """
-        if not self.sizes:
-            return f"has no size {wanted}; it has one: {described(self.inputs)}"
-        fewer = f", and fewer rows of {', '.join(map(shown, self.batched))}" if self.batched and fewer_rows else ""
-        return f"has no size {wanted}; its sizes are {'; '.join(sizes_in_words(self.sizes))}{fewer}"
+        return lacking_size(self.all_sizes, self.batched if fewer_rows else (), wanted)
 
     def to_json(self, checksums: Mapping[str, str]) -> str:
         """Writes the text of `metadata.json`. Its digest is in it, and covers the other files by their checksums.
@@ -267,13 +213,12 @@ class Metadata:
         digest = hashlib.sha256(data.replace(file.digest.encode(), _NO_DIGEST.encode(), 1)).hexdigest()
         if file.digest not in (_NO_DIGEST, digest):
             raise ValueError("its digest differs")
-        for size in (Size(metadata.inputs, metadata.outputs), *metadata.sizes):
-            for infos in (size.inputs, size.outputs):
-                _check_tensors(infos)
-            for info in size.inputs:
-                if OPEN in info.shape:
-                    raise ValueError(f"input {info.name!r} has an open dimension: {info.shape}")
-        _check_sizes(metadata)
+        if metadata.sizes and metadata.sizes[0] != Size(metadata.inputs, metadata.outputs):
+            raise ValueError("its first size is another one")
+        check_sizes(metadata.all_sizes, metadata.batched)
+        layers = {layer for calls in metadata.calls for call in calls for layer in call.layers}
+        if not layers <= set(range(len(metadata.layers))):
+            raise ValueError("a kernel computes a layer that is none of the model's")
         return metadata, file.checksums, digest
 
 
@@ -291,36 +236,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"it holds {text}, which is no finite number")
     return value
-
-
-def _check_tensors(infos: Sequence[TensorInfo]) -> None:
-    """Raises ValueError for tensors that no model has."""
-    names = [info.name for info in infos]
-    if len(set(names)) < len(names):
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
-    for info in infos:
-        if math.prod(abs(extent) for extent in info.shape) > _MOST_ELEMENTS:
-            raise ValueError(f"{info.name!r} has an impossible shape: {info.shape}")
-        if info.dtype not in _TYPES:
-            raise ValueError(f"{info.name!r} has an unknown type: {info.dtype!r}")
-
-
-def _check_sizes(metadata: Metadata) -> None:
-    """Raises ValueError for sizes that are not of one model."""
-    for size in metadata.sizes:
-        for infos, first in ((size.inputs, metadata.inputs), (size.outputs, metadata.outputs)):
-            if [(info.name, info.dtype) for info in infos] != [(info.name, info.dtype) for info in first]:
-                raise ValueError("its sizes have different inputs or outputs")
-    if metadata.sizes and metadata.sizes[0] != Size(metadata.inputs, metadata.outputs):
-        raise ValueError("its first size is another one")
-    if len({size.shapes for size in metadata.sizes}) < len(metadata.sizes):
-        raise ValueError("a size is there twice")
-    if not {info.name for info in metadata.inputs}.issuperset(metadata.batched):
-        raise ValueError("an input that is no input has rows")
-    if any(
-        not 0 <= layer < len(metadata.layers) for calls in metadata.calls for call in calls for layer in call.layers
-    ):
-        raise ValueError("a kernel computes a layer that is none of the model's")
 
 
 def lacking_features(features: Collection[str]) -> list[str]:

@@ -25,8 +25,8 @@ from ...errors import ModelError, one_line, shown
 from ...machine.denormals import denormals, restore_mode, set_mode
 from ...machine.detect import cpu_family, host_features
 from ...optional_packages import load
+from ...runtime.sizes import OPEN
 from ..program.executor import Array, RunPart
-from ..program.program import OPEN
 from .metadata import Metadata, OnnxruntimePart
 
 EXACT_SUMS = "session.x64quantprecision"
@@ -121,7 +121,7 @@ class OnnxruntimeParts:
         """The sessions of a compiled model, which treat denormals as its kernels do. See `sessions`."""
         return self.sessions(metadata.name, threads, _keeps_denormals(metadata))
 
-    def alone(self, metadata: Metadata, threads: int) -> Callable[[Mapping[str, Array]], dict[str, Array]] | None:
+    def alone(self, metadata: Metadata, threads: int) -> Callable[[Mapping[str, Array]], list[Array]] | None:
         """A function that runs the only part without the program, if that part is all of the model at its only size.
 
         The program, its machine and the copies of what onnxruntime has made take some 40 us a call, this function 3 us.
@@ -131,8 +131,8 @@ class OnnxruntimeParts:
             threads: How many threads a session uses.
 
         Returns:
-            The function. It takes the inputs as arrays by name, wherever they begin, and gives the outputs by name,
-            in arrays of the caller's own. None for any other model.
+            The function. It takes the inputs as arrays by name, wherever they begin, and gives the outputs in
+            order, in arrays of the caller's own. None for any other model.
 
         Raises:
             ModelError: As `sessions`.
@@ -143,13 +143,12 @@ class OnnxruntimeParts:
         outputs = [info.name for info in metadata.outputs]
         shapes = [None if OPEN in info.shape else info.shape for info in metadata.outputs]
 
-        def call(feeds: Mapping[str, Array]) -> dict[str, Array]:
+        def call(feeds: Mapping[str, Array]) -> list[Array]:
             before = set_mode(flushed)
             try:
-                values = session.run_by_name(feeds, outputs, shapes)
+                return session.run_by_name(feeds, outputs, shapes)
             finally:
                 restore_mode(before)
-            return dict(zip(outputs, values))  # noqa: B905  `run_by_name` has checked that
 
         return call
 

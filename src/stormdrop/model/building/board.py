@@ -25,15 +25,16 @@ from tvm.support import tar
 from ...errors import MeasureError, one_line
 from ...machine.remote import rpc, tracker
 from ...measure.timing import SAMPLE_SECONDS
+from ...runtime.sizes import TensorInfo
 from ..artifact.artifact import CompiledModel
+from ..artifact.call_inputs import placed
 from ..artifact.loading import load_program
-from ..artifact.machines import Entry, main_name
+from ..artifact.machines import main_name
 from ..artifact.metadata import Metadata
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..inputs.samples import Feeds
 from ..program.compiled import CompiledProgram
 from ..program.executor import Observer
-from ..program.program import TensorInfo
 from .linked_main import linked_main
 
 T = TypeVar("T")
@@ -173,8 +174,8 @@ class BoardModel(CompiledModel):
         """The model itself. `observer` is never called, because TVM's protocol takes no callbacks."""
         return self
 
-    def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """See `CompiledModel.run`.
+    def _results(self, feeds: Any) -> Sequence[NDArray[Any]]:
+        """The outputs, which the board has computed. See `CompiledModel.run`.
 
         Raises:
             InputError: An input is missing, unknown, or of another shape or type.
@@ -182,8 +183,7 @@ class BoardModel(CompiledModel):
         """
         size, arrays, rows = self._call(feeds)
         values = self._board.answer(lambda: self._board.program(self).run(size, arrays))
-        named = zip(self.outputs, values, strict=True)
-        return {info.name: value if rows is None else value[:rows] for info, value in named}
+        return values if rows is None else [value[:rows] for value in values]
 
     def stopwatch(self, feeds: Feeds) -> Callable[[int], float]:
         """Times the model on these inputs, without the way there and back.
@@ -204,11 +204,9 @@ class BoardModel(CompiledModel):
 
     def _call(self, feeds: Mapping[str, Any]) -> tuple[int, list[NDArray[Any]], int | None]:
         """The size that runs a call, its inputs, and how many rows are wanted if the size has more."""
-        given = self._inputs.given(feeds)
-        size, rows = self._inputs.dispatched(given)
-        memory = Entry()
-        pairs = zip(self._inputs.sizes[size].inputs, given, strict=True)
-        return size, [self._inputs.placed(info, one, memory, rows)[1] for info, one in pairs], rows
+        wanted, rows, arrays = self._inputs(feeds)
+        pairs = zip(self._inputs.sizes[wanted.index].inputs, arrays, strict=True)
+        return wanted.index, [placed(info, one, self.metadata.anywhere, {})[1] for info, one in pairs], rows
 
 
 def library_of(compiled: CompiledProgram, metadata: Metadata) -> Any:

@@ -17,8 +17,8 @@ from ...ir.attributes import UNALIGNED
 from ...ir.reference import evaluate
 from ...machine.cpu import Cpu
 from ...machine.tiles import permit
+from ...runtime.sizes import Size, TensorInfo
 from ...sketches.contract import Variant
-from ..artifact import metadata as metadata_of
 from ..artifact.artifact import CompiledModel
 from ..artifact.layers import KernelCall
 from ..artifact.machines import main_name
@@ -34,10 +34,9 @@ from ..graph.tasks import Task
 from ..passes.rewriting import constant as new_constant
 from ..passes.rewriting import rewrite_main
 from ..program.compiled import CompiledProgram
-from ..program.program import TensorInfo
 from ..tensors import array_of, release_pages
 from .concatenation import Concatenation, find_concatenations
-from .derive import Size, derive_program, to_kernels
+from .derive import Main, derive_program, to_kernels
 from .fallback import schedule_fallback
 from .kernel_library import KernelLibrary
 
@@ -129,7 +128,7 @@ def build(
         ignored=graph.ignored,
         foreign=graph.foreign.reports,
         units=tuple(sorted(units)),
-        sizes=tuple(metadata_of.Size(each.inputs, each.outputs) for each in graph.sizes) if graph.others else (),
+        sizes=tuple(Size(each.inputs, each.outputs) for each in graph.sizes) if graph.others else (),
         layers=graph.layers.all,
         calls=calls if graph.layers.all else (),
     )
@@ -220,7 +219,7 @@ def _linked(
     with target.tvm():
         mod = to_kernels()(mod)
         calls = tuple(calls_of(mod, main_name(size), each) for size, each in enumerate(marks))
-        program, constants = derive_program(mod, [Size(main_name(at), *each) for at, each in enumerate(infos)])
+        program, constants = derive_program(mod, [Main(main_name(at), *each) for at, each in enumerate(infos)])
     kernels = {name: mod[name] for name in program.kernels}
     return CompiledProgram(program, library.modules(kernels), constants), calls
 

@@ -16,10 +16,9 @@ disappears.
 from __future__ import annotations
 
 import itertools
-import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
@@ -28,23 +27,13 @@ from tvm import relax
 from tvm.relax import backend, transform
 
 from ...errors import ModelError
+from ...runtime.sizes import OPEN, TensorInfo
+from ..artifact.constants_file import begin_of, likeness
 from ..graph.expressions import VIEWS, bindings_of, operator_name
 from ..program.check import check_program
-from ..program.program import (
-    ALIGNMENT,
-    FUNCTION,
-    OPEN,
-    Constant,
-    Program,
-    SizeProgram,
-    Step,
-    TensorInfo,
-    View,
-    bytes_of,
-)
+from ..program.program import FUNCTION, Constant, Program, SizeProgram, Step, View, bytes_of
 from ..tensors import array_of
 
-_ENDS = 1 << 12  # bytes at the beginning and the end of a constant by which it is known
 _UNKNOWN = -1  # the index of an output that is open, before it is known which one it is
 
 
@@ -73,27 +62,26 @@ def with_memory() -> tvm.transform.Pass:
     )
 
 
-@dataclass(frozen=True)
-class Size:
-    """A size of a model whose program is derived.
+class Main(NamedTuple):
+    """A function of a module: a size of a model.
 
     Attributes:
-        main: The name of its function.
+        name: The name of the function.
         inputs: What it takes.
         outputs: What it gives.
     """
 
-    main: str
+    name: str
     inputs: Sequence[TensorInfo]
     outputs: Sequence[TensorInfo]
 
 
-def derive_program(mod: tvm.IRModule, sizes: Sequence[Size]) -> tuple[Program, list[NDArray[np.uint8]]]:
+def derive_program(mod: tvm.IRModule, mains: Sequence[Main]) -> tuple[Program, list[NDArray[np.uint8]]]:
     """The program of a module, checked.
 
     Args:
         mod: The module, as `to_kernels` leaves it.
-        sizes: Its functions.
+        mains: Its functions, one for each size.
 
     Returns:
         The program, and the bytes of each of its constants.
@@ -101,10 +89,10 @@ def derive_program(mod: tvm.IRModule, sizes: Sequence[Size]) -> tuple[Program, l
     Raises:
         ModelError: A function does something that is no step.
     """
-    written = {size.main: _counts_of_outputs(mod[size.main]) for size in sizes}
+    written = {main.name: _counts_of_outputs(mod[main.name]) for main in mains}
     planned = with_memory()(mod)
     constants = _Constants()
-    programs = [_Deriving(planned[size.main], size, written[size.main], constants).program() for size in sizes]
+    programs = [_Deriving(planned[main.name], main, written[main.name], constants).program() for main in mains]
     program = Program(constants.places(), tuple(programs))
     check_program(program)
     return program, constants.values
@@ -147,8 +135,7 @@ class _Constants:
         return self._known[address]
 
     def _added(self, shape: tuple[int, ...], dtype: str, data: NDArray[np.uint8]) -> int:
-        key = (shape, dtype, data[:_ENDS].tobytes(), data[-_ENDS:].tobytes())
-        alike = self._alike.setdefault(key, [])
+        alike = self._alike.setdefault(likeness(shape, dtype, data), [])
         for position in alike:
             if np.array_equal(self.values[position], data):
                 return position
@@ -158,11 +145,10 @@ class _Constants:
         return alike[-1]
 
     def places(self) -> tuple[Constant, ...]:
-        """Where each one lies: a large one begins a page."""
+        """Where each one lies."""
         end, places = 0, []
         for (shape, dtype), value in zip(self._types, self.values, strict=True):
-            alignment = mmap.PAGESIZE if value.nbytes >= _ENDS else ALIGNMENT
-            begin = -(-end // alignment) * alignment
+            begin = begin_of(end, value.nbytes)
             places.append(Constant(begin, shape, dtype))
             end = begin + value.nbytes
         return tuple(places)
@@ -172,8 +158,8 @@ class _Constants:
 class _Deriving:
     """What is known while the program of a function is derived."""
 
-    main: relax.Function
-    size: Size
+    function: relax.Function
+    main: Main
     counts: Mapping[str, int]
     constants: _Constants
     storage: list[int] = field(default_factory=list)
@@ -182,13 +168,13 @@ class _Deriving:
     tensors: Any = field(default_factory=itertools.count)
 
     def program(self) -> SizeProgram:
-        for index, (variable, info) in enumerate(zip(self.main.params, self.size.inputs, strict=True)):
+        for index, (variable, info) in enumerate(zip(self.function.params, self.main.inputs, strict=True)):
             self.values[variable] = View("input", index, 0, info.shape, info.dtype, next(self.tensors))
-        for binding in bindings_of(self.main):
+        for binding in bindings_of(self.function):
             if not isinstance(binding, relax.VarBinding):
                 raise ModelError(f"{type(binding).__name__} is no step of a program")
             self.values[binding.var] = self._value(binding.value)
-        result = self._value(self.main.body.body)
+        result = self._value(self.function.body.body)
         self._return(list(result) if isinstance(result, tuple) else [result])
         return self._numbered()
 
@@ -255,7 +241,7 @@ class _Deriving:
         """Puts tensors that are returned into the memory of outputs; what cannot be there is copied."""
         claimed: dict[int, int] = {}
         for index, view in enumerate(results):
-            info = self.size.outputs[index]
+            info = self.main.outputs[index]
             whole = view.offset == 0 or view.memory == "storage"
             if view.memory in ("storage", "output") and view.tensor not in claimed and whole:
                 claimed[view.tensor] = index
@@ -291,7 +277,7 @@ class _Deriving:
             for kind, name, read, written in self.steps
         )
         storage = tuple(self.storage[old] for old in used)
-        return SizeProgram(tuple(self.size.inputs), tuple(self.size.outputs), storage, tuple(views), steps)
+        return SizeProgram(tuple(self.main.inputs), tuple(self.main.outputs), storage, tuple(views), steps)
 
 
 def _extents(shape: Any) -> tuple[int, ...]:

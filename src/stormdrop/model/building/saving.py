@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ...runtime.sizes import shapes_in_words
 from ..artifact.artifact import CompiledModel
 from ..artifact.artifact_files import METADATA, save_folder
-from ..artifact.metadata import Metadata, shapes_in_words
+from ..artifact.metadata import Metadata
 from ..verification.expected import Fault
 from ..verification.rows import inputs_with_rows
 from ..verification.verify import Reference, Verification

@@ -12,8 +12,8 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ...runtime.sizes import TensorInfo
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
-from ..program.program import TensorInfo
 from .layers import Layers
 from .origin import Origin
 from .tasks import Task, extract_tasks

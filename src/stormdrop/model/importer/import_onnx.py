@@ -24,6 +24,7 @@ import tvm
 from tvm import relax
 
 from ...errors import ModelError, one_line, shown
+from ...runtime.sizes import TensorInfo
 from ..artifact.layers import Layer
 from ..graph.expressions import bindings_of, operator_name, part_index
 from ..graph.flow import Marks
@@ -52,7 +53,6 @@ from ..passes.small_results import keep_small_results
 from ..passes.upsampling import OPERATOR as UPSAMPLING
 from ..passes.upsampling import as_products, only_upsamples
 from ..passes.views import simplify_views, static_shape
-from ..program.program import TensorInfo
 from .failing_operator import failing_operator, operator_of
 from .node_layers import layers_of_nodes, marks_of_nodes
 from .partition import NotNative, import_with_parts

@@ -38,13 +38,13 @@ from ...machine.process.child_process import ChildProcess
 from ...machine.process.memory import CHILD_SHARE, limit_memory, usable_memory
 from ...machine.process.no_torch import hide_torch
 from ...machine.process.scratch import scratch_folder
+from ...runtime.sizes import TensorInfo
 from ..artifact.layers import Layer
 from ..artifact.metadata import OnnxruntimePart
 from ..inputs.combinations import GivenShapes, Shapes, all_shapes
 from ..inputs.inputs import Values, dimension_names
 from ..onnx.source import read_model, refuse_external_data
 from ..onnx.weights import FileState, large_tensors, move_out
-from ..program.program import TensorInfo
 
 if TYPE_CHECKING:
     from ..artifact.constants_file import ConstantsReader, ConstantsWriter

@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, version_converter
 
 from ...errors import ModelError, one_line, shown
+from ...runtime.sizes import TensorInfo
 from ..inputs.inputs import Values
 from ..onnx.contributed import is_contributed, known_shapes
 from ..onnx.deciding import refuse_deciding_inputs
@@ -19,7 +20,6 @@ from ..onnx.source import described, read_source
 from ..onnx.standard import is_standard, opset_of
 from ..onnx.training import refuse_training
 from ..onnx.weights import KERNEL_TYPES, move_out, moved_in
-from ..program.program import TensorInfo
 from .converters.onnxruntime_part import OPERATOR
 
 _OLDEST_OPSET = 7

@@ -23,6 +23,7 @@ from onnx import helper
 
 from ...errors import ModelError, shown
 from ...optional_packages import load
+from ...runtime.sizes import OPEN, TensorInfo
 from ..artifact.artifact_files import part_file
 from ..artifact.metadata import OnnxruntimePart
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
@@ -34,7 +35,6 @@ from ..onnx.segments import Segment, Wiring, divide
 from ..onnx.standard import is_standard, operator_name
 from ..onnx.trial_run import ValueType, value_types
 from ..onnx.weights import moved_in
-from ..program.program import OPEN, TensorInfo
 from .converters.onnxruntime_part import DOMAIN, OPERATOR
 from .node_layers import layers_of_nodes
 from .onnx_model import OnnxGraph, unsupported_nodes

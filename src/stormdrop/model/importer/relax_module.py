@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from ...errors import ModelError, one_line, shown
+from ...runtime.sizes import TensorInfo
 from ..artifact.layers import layers_of
 from ..graph.expressions import bindings_of, operator_name
 from ..graph.flow import Marks
@@ -22,7 +23,6 @@ from ..inputs.combinations import Shapes
 from ..inputs.ranges import Range, Ranges, as_places
 from ..inputs.samples import Feeds
 from ..passes.views import as_reshapes
-from ..program.program import TensorInfo
 from .import_onnx import graph_of
 
 _DIVIDES = ("divide", "floor_divide", "floor_mod", "mod")

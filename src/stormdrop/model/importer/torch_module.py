@@ -23,6 +23,7 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from ...errors import ModelError, one_line, shown
+from ...runtime.sizes import TensorInfo
 from ..graph.graph import Graph
 from ..graph.layers import numbered
 from ..graph.open_blocks import end_blocks
@@ -30,7 +31,6 @@ from ..inputs.combinations import Shapes
 from ..inputs.ranges import Ranges, as_places
 from ..inputs.torch_places import written_places
 from ..onnx.index_ranges import index_ranges as onnx_index_ranges
-from ..program.program import TensorInfo
 from .import_onnx import graph_of
 from .isolated import import_graph
 from .relax_module import index_ranges, simplified

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.sizes import TensorInfo
 from ..artifact.metadata import Metadata
-from ..program.program import TensorInfo
 from .ranges import UNBOUNDED, Range, Ranges, is_range
 
 Feeds = Mapping[str, NDArray[Any]]

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from ...errors import ArtifactError, shown
-from ..program.program import ALIGNMENT, OPEN, Program, SizeProgram, Step, TensorInfo, View, bits_of, bytes_of
+from ...runtime.sizes import OPEN, TensorInfo
+from ..program.program import ALIGNMENT, Program, SizeProgram, Step, View, bits_of, bytes_of
 
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 _MEMORIES = {"input": "SD_INPUT", "output": "SD_OUTPUT", "storage": "SD_STORAGE", "constant": "SD_CONSTANT"}

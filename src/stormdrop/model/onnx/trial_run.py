@@ -14,9 +14,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from ...errors import ModelError, one_line
+from ...runtime.sizes import OPEN, TensorInfo
 from ..artifact.onnxruntime_parts import session_of, session_options
 from ..inputs.samples import random_feeds
-from ..program.program import OPEN, TensorInfo
 from .index_ranges import index_ranges
 from .weights import KERNEL_TYPES, large_tensors
 

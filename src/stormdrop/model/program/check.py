@@ -1,11 +1,17 @@
-"""Whether a program reads only what was written, and writes nothing that is read later as something else."""
+"""Whether a program is one that can be executed: what it reads was written, and lies where it should.
+
+It finds what is damaged or does not fit together. It is no protection from whoever makes a program on purpose: what a
+kernel does with its arguments is in its machine code.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .program import ALIGNMENT, Program, SizeProgram, View, bytes_of
+from ...runtime.sizes import OPEN, TYPES
+from .program import ALIGNMENT, Program, SizeProgram, Step, View, bytes_of
 
 
 class _Place(NamedTuple):
@@ -24,16 +30,20 @@ class _Written:
     tensor: int
 
 
-def check_program(program: Program) -> None:
+def check_program(program: Program, parts: int | None = None) -> None:
     """Checks a program.
 
-    - Each view lies inside its memory and begins where kernels may read it.
-    - What a step reads was written, whole, and nothing else was written over it since.
+    - Each view lies inside its memory and begins where kernels may read it. Its type is known. So is its shape, unless
+      it is an output that a part makes. The views of one tensor have the same bytes.
+    - What a step reads was written, whole, and nothing else was written over it since. A slice of a tensor that is
+      written piece by piece counts as the whole.
     - A step writes nothing that it also reads as another tensor, and no two of the tensors that it writes overlap.
-    - Inputs and constants are not written. Each output is.
+    - Inputs and constants are not written. Each output is, from its first byte to its last.
+    - All calls of a kernel have as many arguments, of the same types and numbers of elements.
 
     Args:
         program: The program.
+        parts: How many parts onnxruntime runs; None if that is not known here.
 
     Raises:
         ValueError: It is none that can be executed; the message says which step or view is wrong.
@@ -43,50 +53,90 @@ def check_program(program: Program) -> None:
     """
     end = 0
     for position, constant in enumerate(program.constants):
+        if constant.dtype not in TYPES or OPEN in constant.shape:
+            raise ValueError(f"constant {position} is {constant.dtype}{list(constant.shape)}, which no constant is")
         if constant.offset < end or constant.offset % ALIGNMENT:
             raise ValueError(f"constant {position} begins at {constant.offset}: inside of another one, or unaligned")
         end = constant.offset + constant.bytes
+    signatures: dict[str, list[tuple[int, str]]] = {}
     for size in program.sizes:
         _check_views(program, size)
-        _check_steps(size)
+        _check_steps(size, parts)
+        for position, step in enumerate(size.steps):
+            _check_signature(position, step, size.views, signatures)
 
 
 def _check_views(program: Program, size: SizeProgram) -> None:
+    tensors: dict[int, tuple[str, int, int, int]] = {}
     for position, view in enumerate(size.views):
-        if view.memory == "storage":
-            memories = size.storage
-        elif view.memory == "constant":
-            memories = tuple(constant.bytes for constant in program.constants)
-        else:
-            infos = size.inputs if view.memory == "input" else size.outputs
-            memories = tuple(bytes_of(info.shape, info.dtype) for info in infos)
+        if view.dtype not in TYPES:
+            raise ValueError(f"view {position} has an unknown type: {view.dtype!r}")
+        if OPEN in view.shape and view.memory != "output":
+            raise ValueError(f"view {position} has an open shape, which only outputs have")
+        memories = _memories(program, size, view)
         if not 0 <= view.index < len(memories):
             raise ValueError(f"view {position} lies in {view.memory} {view.index}, and there are {len(memories)}")
         if not 0 <= view.offset <= view.offset + view.bytes <= memories[view.index]:
             raise ValueError(f"view {position} ends outside of {view.memory} {view.index}")
-        if view.offset % ALIGNMENT:
-            raise ValueError(f"view {position} begins at {view.offset}, which is no multiple of {ALIGNMENT}")
+        if view.offset % ALIGNMENT or (view.offset and view.memory != "storage"):
+            raise ValueError(f"view {position} begins at {view.offset}, where no tensor of {view.memory} does")
+        place = (view.memory, view.index, view.offset, view.bytes)
+        if tensors.setdefault(view.tensor, place) != place:
+            raise ValueError(f"view {position} is of a tensor that lies somewhere else")
 
 
-def _check_steps(size: SizeProgram) -> None:
+def _memories(program: Program, size: SizeProgram, view: View) -> Sequence[int]:
+    """The bytes of each memory of the kind in which a view lies."""
+    if view.memory == "storage":
+        return size.storage
+    if view.memory == "constant":
+        return [constant.bytes for constant in program.constants]
+    infos = size.inputs if view.memory == "input" else size.outputs
+    return [bytes_of(info.shape, info.dtype) for info in infos]
+
+
+def _check_steps(size: SizeProgram, parts: int | None) -> None:
     written: dict[_Place, list[_Written]] = {}
     for position, step in enumerate(size.steps):
         if any(not 0 <= index < len(size.views) for index in step.arguments):
             raise ValueError(f"step {position} has an argument that is no view")
         read = [size.views[index] for index in step.reads]
         changed = [size.views[index] for index in step.writes]
+        _check_kind(position, step, read, changed, parts)
         for view in read:
             _check_read(position, view, written)
         for view in changed:
             if view.memory not in ("storage", "output"):
                 raise ValueError(f"step {position} writes to {view.memory} {view.index}")
-            others = [other for other in (*read, *changed) if other.tensor != view.tensor]
+            others = [other for other in (*read, *changed) if other is not view]
             if any(_overlap(view, other) for other in others):
                 raise ValueError(f"step {position} writes over another of its arguments")
             _write(view, written.setdefault(_Place(view.memory, view.index), []))
     for index, info in enumerate(size.outputs):
-        if not written.get(_Place("output", index)):
-            raise ValueError(f"output {info.name!r} is never written")
+        wanted = bytes_of(info.shape, info.dtype)
+        if not any(each.end == wanted for each in written.get(_Place("output", index), [])):
+            raise ValueError(f"output {info.name!r} is never written, or only in part")
+
+
+def _check_kind(position: int, step: Step, read: list[View], changed: list[View], parts: int | None) -> None:
+    if step.kind != "part" and any(OPEN in view.shape for view in (*read, *changed)):
+        raise ValueError(f"step {position} has an argument with an open shape, and is no part")
+    if step.kind == "part" and not (step.name.isdecimal() and (parts is None or int(step.name) < parts)):
+        raise ValueError(f"step {position} runs a part {step.name!r}, which is not there")
+    if step.kind == "copy":
+        sizes = [(view.bytes, view.dtype) for view in (*read, *changed)]
+        if len(read) != 1 or len(changed) != 1 or sizes[0] != sizes[1]:
+            raise ValueError(f"step {position} copies something else than one tensor to one of the same size")
+
+
+def _check_signature(
+    position: int, step: Step, views: Sequence[View], signatures: dict[str, list[tuple[int, str]]]
+) -> None:
+    if step.kind != "kernel":
+        return
+    arguments = [(views[index].bytes, views[index].dtype) for index in step.arguments]
+    if signatures.setdefault(step.name, arguments) != arguments:
+        raise ValueError(f"step {position} calls {step.name} with other arguments than a step before")
 
 
 def _check_read(position: int, view: View, written: dict[_Place, list[_Written]]) -> None:

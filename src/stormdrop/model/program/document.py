@@ -21,11 +21,12 @@ def to_json(program: Program) -> bytes:
     return msgspec.json.encode(program)
 
 
-def from_json(data: bytes) -> Program:
+def from_json(data: bytes, parts: int | None = None) -> Program:
     """The program of a JSON text, checked.
 
     Args:
         data: What `to_json` has made.
+        parts: How many parts onnxruntime runs, if that is known.
 
     Raises:
         ValueError: It is something else, or a program that cannot be executed; the message is one line.
@@ -34,5 +35,5 @@ def from_json(data: bytes) -> Program:
         program = msgspec.json.decode(data, type=Program)
     except (msgspec.DecodeError, RecursionError) as error:  # which is no ValueError in every version of msgspec
         raise ValueError(str(error)) from error
-    check_program(program)
+    check_program(program, parts)
     return program

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ModelError
+from ...runtime.sizes import OPEN
 from .compiled import CompiledProgram
-from .program import ALIGNMENT, OPEN, Step, View, bits_of, bytes_of, offsets_of
+from .program import ALIGNMENT, Step, View, bits_of, bytes_of, offsets_of
 from .run_steps import ENTRY_BYTES, function_of, run_steps_of
 
 Array = NDArray[Any]
@@ -60,7 +61,7 @@ class Kernels:
         run_steps: The function that calls them.
 
     Raises:
-        KeyError: No module has a kernel of this name.
+        LookupError: No module has a kernel of this name.
     """
 
     def __init__(self, compiled: CompiledProgram) -> None:

@@ -20,12 +20,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from ...errors import shown
+from ...runtime.sizes import OPEN, TensorInfo
 
 ALIGNMENT = 64
 """Views in storage and constants begin at a multiple of so many bytes."""
-
-OPEN = -1
-"""The size of a dimension that depends on the values of the inputs."""
 
 FUNCTION = "stormdrop.onnxruntime."
 """What calls of a part are known by begins with this; the index of the part follows."""
@@ -39,25 +37,6 @@ Kind = Literal["kernel", "part", "copy"]
 _Size = Annotated[int, msgspec.Meta(ge=OPEN, lt=2**31)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _BITS = {"bool": 8, "bfloat16": 16}
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output of a model.
-
-    Attributes:
-        name: Its name in the user's model.
-        shape: Its shape. Only a dimension of an output may depend on the values of the inputs: its size is -1.
-        dtype: The name of its NumPy type, such as "float32".
-    """
-
-    name: str
-    shape: tuple[_Size, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        """For example "data float32[1, 3, 224, 224]"."""
-        return f"{shown(self.name)} {self.dtype}{list(self.shape)}"
 
 
 @dataclass(frozen=True)

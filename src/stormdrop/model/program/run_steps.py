@@ -72,19 +72,19 @@ def function_of(modules: Iterable[Any], name: str) -> Any:
         name: The name.
 
     Raises:
-        KeyError: No module has it.
+        LookupError: No module has it.
     """
     for module in modules:
         with suppress(AttributeError):  # a module of bitcode knows its functions only when it is asked for one
             return module.get_function(name)
-    raise KeyError(f"no module has the function {name}")
+    raise LookupError(f"no module has the function {name}")
 
 
 def run_steps_of(modules: Iterable[Any]) -> Any:
     """The function of one of these modules, if a library has it; else that of this process."""
     try:
         return function_of((module for module in modules if module.kind == "library"), SYMBOL)
-    except KeyError:
+    except LookupError:
         with _LOCK:
             return _here()
 

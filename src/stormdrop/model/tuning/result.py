@@ -14,9 +14,9 @@ from ...errors import shown
 from ...machine.cpu import Cpu
 from ...report.formatting import ascii_time, json_value
 from ...report.headline import headline, never_tuned
+from ...runtime.sizes import sizes_in_words
 from ...statistics import Interval
 from ..artifact.artifact import CompiledModel
-from ..artifact.metadata import sizes_in_words
 from ..building.repair import Replacement
 from ..building.tuned_task import TunedTask
 from ..precision.choice import PrecisionReport

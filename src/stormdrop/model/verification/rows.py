@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ir.relative_error import relative_error
+from ...runtime.sizes import Size
 from ..artifact.artifact import CompiledModel
-from ..artifact.metadata import Size
 from ..graph.graph import Graph
 from ..inputs.samples import Feeds, sample_feeds
 from .row_flow import NotProven, prove_rows

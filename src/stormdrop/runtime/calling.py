@@ -1,0 +1,82 @@
+"""What all models have in common that are called: inputs in order or by name, and a few lines that describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, shown
+from .sizes import Size, TensorInfo, described, sizes_in_words
+
+if TYPE_CHECKING:
+    from .inputs import Array, CallInputs
+
+
+class CallableModel:
+    """A model that runs on arrays.
+
+    Attributes:
+        metadata: What the model says about itself.
+    """
+
+    metadata: Any
+    _inputs: CallInputs
+
+    def _results(self, feeds: Any) -> Sequence[Array]:
+        """The outputs for inputs by name."""
+        raise NotImplementedError
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and type of each input, in the order in which a call takes them; the shapes of the first size."""
+        return self.metadata.inputs  # type: ignore[no-any-return]
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Name, shape and type of each output, in the order in which a call returns them."""
+        return self.metadata.outputs  # type: ignore[no-any-return]
+
+    @property
+    def sizes(self) -> Sequence[Size]:
+        """The sizes that the model was compiled for: inputs and outputs with their shapes."""
+        return self._inputs.sizes
+
+    def __repr__(self) -> str:
+        """A few lines: the model's name, its inputs and its outputs, and its sizes if there are several."""
+        tensors = {"inputs": self.inputs, "outputs": self.outputs}
+        lines = [f"{name:<8} {described(infos)}" for name, infos in tensors.items()]
+        if len(self.sizes) > 1:
+            batched = self.metadata.batched
+            fewer = f"; fewer rows of {', '.join(map(shown, batched))}" if batched else ""
+            lines.append(f"{'sizes':<8} {'; '.join(sizes_in_words(self.sizes))}{fewer}")
+        return "\n  ".join([f"{type(self).__name__} {shown(self.metadata.name)}:", *lines])
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Runs the model on inputs in order or by keyword; otherwise as `run`.
+
+        Args:
+            *arguments: The first inputs, in the order of `inputs`.
+            **named: The other inputs by name.
+
+        Returns:
+            The output as a NumPy array, or a tuple of arrays in the order of `outputs` if there are several.
+
+        Raises:
+            InputError: An input is missing, unknown, given twice, or of another shape or type.
+
+        Example:
+            ```python
+            probabilities = model(image)
+            ```
+        """
+        names = self._inputs.names
+        if len(arguments) > len(names):
+            inputs = f"{len(names)} input{'s' if len(names) != 1 else ''}"
+            raise InputError(f"{self.metadata.name} takes {inputs}, not {len(arguments)}")
+        feeds = dict(zip(names, arguments))  # noqa: B905  fewer are completed by name, or refused
+        if named:
+            for name in sorted(feeds.keys() & named.keys()):
+                raise InputError(f"{self.metadata.name}: input {name!r} is given twice")
+            feeds.update(named)
+        results = self._results(feeds)
+        return results[0] if len(results) == 1 else tuple(results)
