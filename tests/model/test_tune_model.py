@@ -76,7 +76,7 @@ def test_what_is_verified_is_what_was_saved_and_loaded_again(
     wrong = build(residual, {task.index: coarse(Variant(schedule_fallback(task.function, 16).function))}, target)
     loaded: list[Path] = []
 
-    def load(folder: Path) -> CompiledModel:
+    def load(folder: Path, *, threads: int | None) -> CompiledModel:
         loaded.append(folder)
         assert (folder / METADATA).exists() and not (tmp_path / "wrong.sd").exists()
         return wrong
