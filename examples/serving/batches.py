@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
-import stormdrop as sd
-from stormdrop.errors import InputError
+try:
+    import stormdrop as sd
+except ModuleNotFoundError:  # the image of the Dockerfile runs native models only
+    import stormdrop_runtime as sd  # type: ignore[import-not-found,no-redef]
 
 Arrays = Mapping[str, Any]
 
@@ -35,7 +37,7 @@ class Batches:
 
     def __init__(self, model: sd.CompiledModel, wait: float = 2e-3) -> None:
         if set(model.metadata.batched) != {info.name for info in model.inputs}:
-            raise InputError(
+            raise sd.InputError(
                 f"{model.metadata.name} cannot be batched: tune it for several numbers of rows, all inputs"
             )
         self._model, self._wait = model, wait
@@ -56,17 +58,17 @@ class Batches:
         inputs = self._model.inputs
         if feeds.keys() != {info.name for info in inputs}:
             names, given = ", ".join(info.name for info in inputs), ", ".join(feeds) or "nothing"
-            raise InputError(f"the inputs are {names}; the request has {given}")
+            raise sd.InputError(f"the inputs are {names}; the request has {given}")
         for info in inputs:
             shape, dtype = np.shape(feeds[info.name]), feeds[info.name].dtype
             if dtype != info.dtype or len(shape) != len(info.shape) or shape[1:] != info.shape[1:]:
                 wanted = ("N", *info.shape[1:])
-                raise InputError(
+                raise sd.InputError(
                     f"input {info.name!r} is {dtype} {shape}, not {info.dtype} ({', '.join(map(str, wanted))})"
                 )
         rows = {feeds[info.name].shape[0] for info in inputs}
         if len(rows) > 1 or not 1 <= min(rows) <= self._most:
-            raise InputError(f"a request has from 1 to {self._most} rows, the same number in all inputs")
+            raise sd.InputError(f"a request has from 1 to {self._most} rows, the same number in all inputs")
         return int(min(rows))
 
     def _look(self) -> None:

@@ -21,8 +21,10 @@ from batches import Batches
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
-import stormdrop as sd
-from stormdrop.errors import InputError
+try:
+    import stormdrop as sd
+except ModuleNotFoundError:  # the image of the Dockerfile runs native models only
+    import stormdrop_runtime as sd  # type: ignore[import-not-found,no-redef]
 
 Arrays = Mapping[str, Any]
 
@@ -33,9 +35,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder that `stormdrop tune` wrote")
     parser.add_argument("--batch", type=float, metavar="MS", help="compute requests together that come within so long")
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     given = parser.parse_args()
-    uvicorn.run(app_of(sd.load(given.model), given.batch), port=given.port)
+    uvicorn.run(app_of(sd.load(given.model), given.batch), host=given.host, port=given.port)
 
 
 def app_of(model: sd.CompiledModel, batch_ms: float | None = None) -> FastAPI:
@@ -52,7 +55,7 @@ def app_of(model: sd.CompiledModel, batch_ms: float | None = None) -> FastAPI:
         feeds = inputs_of(model, await body_of(request, most))
         try:
             outputs = await predict(feeds)
-        except InputError as error:
+        except sd.InputError as error:
             raise HTTPException(422, str(error)) from error
         return {name: numbers(value) for name, value in outputs.items()}
 

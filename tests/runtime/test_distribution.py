@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -14,10 +15,12 @@ import pytest
 
 from stormdrop import errors, runtime
 from stormdrop.machine.cpu import Cpu
+from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building.compile import build
 from stormdrop.model.importer.import_onnx import load_graph
 
 ROOT = Path(__file__).parents[2] / "runtime"
+SERVING = ROOT.parent / "examples" / "serving"
 
 pytestmark = [pytest.mark.compiles, pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")]
 
@@ -42,6 +45,19 @@ except stormdrop_runtime.ArtifactError as error:
 """
 
 
+SERVER = """
+import sys
+
+sys.modules["stormdrop"] = None
+from fastapi.testclient import TestClient
+from server import app_of, sd
+
+with TestClient(app_of(sd.load(sys.argv[1]))) as client:
+    print(client.post("/predict", json={"x": [[1] * 8] * 4}).text)
+    print(client.post("/predict", json={"x": [[1] * 8] * 3}).status_code)
+"""
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the wheel holds, by the project's own table."""
@@ -55,23 +71,50 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_runs_a_model_with_numpy_alone(installed: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> CompiledModel:
+    """A model of two kernels, saved natively: `folder` says where."""
     weight = onnx.numpy_helper.from_array(np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32), "w")
     nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["a"]), onnx.helper.make_node("Softmax", ["a"], ["y"])]
     infos = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (4, 8)) for name in "xy"]
     graph = onnx.helper.make_graph(nodes, "small", infos[:1], infos[1:], [weight])
     source = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    model = build(load_graph(source), {}, Cpu.detect())
-    model.save(tmp_path / "model.sd", native=True)
+    made = build(load_graph(source), {}, Cpu.detect())
+    made.folder = tmp_path_factory.mktemp("saved") / "model.sd"
+    made.save(made.folder, native=True)
+    return made
+
+
+def run(code: str, *arguments: object, path: str) -> str:
+    """What a program prints that finds only these folders beside what is installed."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_runs_a_model_with_numpy_alone(installed: Path, model: CompiledModel, tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "model.sd"), str(model.digest), str(tmp_path / "x.npy")]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": str(installed)}, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 1 and "this is another model than the one meant" in done.stdout
+    printed = run(PROGRAM, model.folder, model.digest, tmp_path / "x.npy", path=str(installed))
+    assert printed.count("\n") == 1 and "this is another model than the one meant" in printed
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), model(x))
+
+
+@pytest.mark.skipif(not SERVING.is_dir(), reason="the package is installed without its repository")
+def test_the_server_runs_a_model_with_it(installed: Path, model: CompiledModel) -> None:
+    pytest.importorskip("fastapi", reason="the server needs FastAPI")
+    pytest.importorskip("httpx", reason="FastAPI's test client needs it")
+    answer, status = run(SERVER, model.folder, path=f"{installed}:{SERVING}").splitlines()
+    np.testing.assert_allclose(json.loads(answer)["y"], model(np.ones((4, 8), np.float32)), rtol=1e-6)
+    assert status == "422"
+
+
+@pytest.mark.skipif(not SERVING.is_dir(), reason="the package is installed without its repository")
+def test_the_image_of_the_server_copies_what_there_is() -> None:
+    lines = re.findall("^COPY (.*) /", (SERVING / "Dockerfile").read_text(), re.MULTILINE)
+    files = [file for line in lines for file in line.split()]
+    assert len(files) == 4 and all((ROOT.parent / file).exists() for file in files)
 
 
 def test_it_has_the_version_and_the_names_of_stormdrop(installed: Path) -> None:
