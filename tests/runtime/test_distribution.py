@@ -104,7 +104,7 @@ def test_it_runs_a_model_with_numpy_alone(installed: Path, model: CompiledModel,
 @pytest.mark.skipif(not SERVING.is_dir(), reason="the package is installed without its repository")
 def test_the_server_runs_a_model_with_it(installed: Path, model: CompiledModel) -> None:
     pytest.importorskip("fastapi", reason="the server needs FastAPI")
-    pytest.importorskip("httpx", reason="FastAPI's test client needs it")
+    pytest.importorskip("fastapi.testclient", reason="its test client needs httpx")
     answer, status = run(SERVER, model.folder, path=f"{installed}:{SERVING}").splitlines()
     np.testing.assert_allclose(json.loads(answer)["y"], model(np.ones((4, 8), np.float32)), rtol=1e-6)
     assert status == "422"
