@@ -21,7 +21,6 @@ StormdropError
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 
@@ -128,6 +127,8 @@ def hint(wrong: object, valid: Iterable[str]) -> str:
         >>> hint("?", ["conv2d", "matmul"])
         'choose from conv2d, matmul'
     """
+    import difflib  # only what is wrong needs it
+
     names = list(dict.fromkeys(valid))
     near = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
     listed = ", ".join(names[:_LISTED]) + " ..." * (len(names) > _LISTED)

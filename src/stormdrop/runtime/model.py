@@ -6,7 +6,7 @@ import ctypes
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,8 +16,10 @@ from .folder import OpenFolder
 from .inputs import Array, CallInputs, Wanted, address_of, copy_rows
 from .library import NativeModel, library_of
 from .metadata import Metadata
-from .parts import Parts
 from .sizes import OPEN
+
+if TYPE_CHECKING:
+    from .parts import Parts
 
 _SMALL = 1 << 13  # bytes of an output that is copied faster than memory for it is aligned
 _ALIGNMENT = 64
@@ -149,7 +151,7 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
     path = Path(folder)
     with OpenFolder(path, digest) as files:
         metadata = files.metadata
-        parts = Parts(files) if metadata.parts else None
+        parts = _parts_of(files) if metadata.parts else None
         library, weights = library_of(files), files.weights()
         try:
             native = NativeModel(library, weights, threads or 0, parts.run if parts else None)
@@ -162,6 +164,12 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
     if parts is not None:
         parts.prepare(native.threads)
     return CompiledModel(native, metadata, path, parts)
+
+
+def _parts_of(files: OpenFolder) -> Parts:
+    from .parts import Parts  # most models have none, and need not wait until it is imported
+
+    return Parts(files)
 
 
 def _check_agreement(path: Path, native: NativeModel, metadata: Metadata) -> None:
