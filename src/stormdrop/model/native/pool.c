@@ -31,8 +31,8 @@
 #define PAUSES 200 /* Some 10 us. */
 #endif
 #ifndef YIELDS_IN_CALL
-#define YIELDS_IN_CALL 400 /* Some 200 us, as between two kernels. */
-#define YIELDS_AFTER 100   /* Some 50 us, as between two calls. */
+#define YIELDS_IN_CALL 1000 /* Some 500 us, as while a kernel runs that has one task. */
+#define YIELDS_AFTER 100    /* Some 50 us, as between two calls. */
 #endif
 #define STACK_BYTES (8 << 20)
 #define LINE 64 /* Bytes of a cache line: what several threads write does not share one. */
