@@ -193,7 +193,6 @@ def write_model(
     folder.mkdir(exist_ok=True)
     if constants is not None:
         (folder / "weights.bin").write_bytes(constants.tobytes())
-    digest = _sha256(folder / "weights.bin") if constants is not None else ""
     link_model(
         program,
         objects,
@@ -201,7 +200,7 @@ def write_model(
         name=name,
         features=features,
         units=units,
-        constants_digest=digest,
+        constants=folder / "weights.bin" if constants is not None else None,
         keep_denormals=keep_denormals,
         flags=["-Wall", "-Wextra", "-Werror", *flags],
     )

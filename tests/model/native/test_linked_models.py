@@ -21,6 +21,7 @@ from stormdrop.errors import ArtifactError
 from stormdrop.machine import cpu_flags
 from stormdrop.machine.threads import usable_cores
 from stormdrop.model.native.link import INTERFACE, link_model
+from stormdrop.model.native.source import PIECE
 from stormdrop.runtime.library import INTERFACE as RUNTIME_INTERFACE
 from stormdrop.runtime.library import Library, PartFunction, _Options
 
@@ -144,6 +145,24 @@ def test_every_byte_of_the_constants_counts(tmp_path: Path, kernels: Path) -> No
         library, handle = opened(folder, str(folder).encode())
         assert handle, library.error()
         library._close(handle)
+
+
+@pytest.mark.parametrize("threads", [1, 0])
+def test_each_piece_of_the_constants_is_checked(tmp_path: Path, kernels: Path, threads: int) -> None:
+    width = 3 * PIECE // 4 + 5
+    constants = np.random.default_rng(0).random((1, width), np.float32)
+    folder = write_model(tmp_path / "m", chain(["add"], width=width, constant=True), [kernels], constants)
+    data = constants.view(np.uint8)[0]
+    for place in (0, PIECE - 1, PIECE, 3 * PIECE - 1, 3 * PIECE, data.size - 1):
+        library, handle = opened(folder, str(folder).encode(), threads=threads)
+        assert handle, library.error()
+        library._close(handle)
+        data[place] ^= 1
+        (folder / "weights.bin").write_bytes(data.tobytes())
+        data[place] ^= 1
+        library, handle = opened(folder, str(folder).encode(), threads=threads)
+        assert handle is None and "weights.bin: is damaged: its checksum differs" in library.error()
+        (folder / "weights.bin").write_bytes(data.tobytes())
 
 
 def test_the_plain_sha256_is_that_of_the_instructions(tmp_path: Path) -> None:
@@ -350,7 +369,7 @@ def test_tile_registers_are_asked_for(tmp_path: Path, kernels: Path) -> None:
 
 def test_a_compiler_that_fails_is_refused_in_one_line(tmp_path: Path) -> None:
     missing = chain(["not_there"])
-    settings = dict(name="m", features=(), units=(), constants_digest="", keep_denormals=False)
+    settings = dict(name="m", features=(), units=(), constants=None, keep_denormals=False)
     with pytest.raises(ArtifactError, match=r"m: cc does not link it: .*undefined.*not_there") as caught:
         link_model(missing, [], tmp_path / "model.so", compiler="cc", **settings)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)

@@ -333,7 +333,7 @@ class CompiledModel(CallableModel):
             name=self.metadata.name,
             features=self.metadata.features,
             units=self.metadata.units,
-            constants_digest=checksum(weights) if weights.exists() else "",
+            constants=weights if weights.exists() else None,
             keep_denormals=bool(self.metadata.target.get("keep_denormals", False)),
             anywhere=self.metadata.anywhere,
         )

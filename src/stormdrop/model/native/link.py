@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from ...errors import ArtifactError, shown
 from ...machine.process.scratch import scratch_folder
 from ..program.program import Program
-from .source import source_of
+from .source import PIECE, source_of
 
 INTERFACE = Path(__file__).with_name("stormdrop.h")
 """The C interface of the library."""
@@ -32,7 +33,7 @@ def link_model(
     name: str,
     features: Sequence[str],
     units: Sequence[str],
-    constants_digest: str,
+    constants: Path | None,
     keep_denormals: bool,
     anywhere: Sequence[str] = (),
     compiler: str | None = None,
@@ -47,7 +48,7 @@ def link_model(
         name: The name of the model, for messages.
         features: The instruction set extensions that its kernels may use, by LLVM's names.
         units: The extensions of arithmetic units that some kernel cannot do without, by LLVM's names.
-        constants_digest: The SHA-256 of the file of the constants, in hexadecimal digits.
+        constants: The file of the constants, if there are some.
         keep_denormals: Whether its kernels compute with denormals.
         anywhere: The inputs whose memory may begin at any element, by name.
         compiler: The C compiler; by default cc.
@@ -62,7 +63,7 @@ def link_model(
         name=name,
         features=features,
         units=units,
-        constants_digest=constants_digest,
+        constants_digests=_digests(constants) if constants else (),
         keep_denormals=keep_denormals,
         anywhere=anywhere,
         needs_tvm=any(_LOOKUP in file.read_bytes() for file in objects),
@@ -96,6 +97,11 @@ def c_compiler() -> str:
         if found := shutil.which(name):
             return found
     raise ArtifactError("a native model needs a C compiler, and there is no cc on the PATH")
+
+
+def _digests(file: Path) -> list[str]:
+    with file.open("rb") as stream:
+        return [hashlib.sha256(piece).hexdigest() for piece in iter(lambda: stream.read(PIECE), b"")]
 
 
 def _reason(text: str) -> str:

@@ -64,6 +64,8 @@ typedef struct {
   int32_t view_count, step_count, argument_count;
 } sd_size;
 
+#define SD_PIECE (1 << 20) /* Bytes of constants that have a digest of their own: several threads check them. */
+
 typedef struct {
   const char *name;
   const sd_size *sizes;
@@ -72,7 +74,7 @@ typedef struct {
   bool parts, keep_denormals;
   bool needs_tvm; /* A kernel calls a function of TVM. */
   uint64_t constants_bytes;
-  const char *constants_digest;       /* 64 hexadecimal digits. */
+  const char *const *constants_digests; /* SHA-256 of each SD_PIECE bytes of them, in hexadecimal digits. */
   const char *const *features;        /* LLVM's names of instruction set extensions, and NULL. */
   const char *const *units;           /* Those of them that the system has to permit, and NULL. */
 } sd_program;

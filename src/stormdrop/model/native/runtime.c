@@ -37,7 +37,7 @@ struct stormdrop_model {
 
 static bool take_constants(stormdrop_model *model, const char *path, const stormdrop_options *options);
 static bool map_constants(stormdrop_model *model, const char *path);
-static bool check_digest(const stormdrop_model *model, const char *what);
+static bool check_digests(const stormdrop_model *model, const char *what);
 static int execute(stormdrop_model *model, int32_t size, const void *const *inputs, void *const *outputs, void *call,
                    double *seconds);
 
@@ -71,10 +71,6 @@ stormdrop_model *stormdrop_open(const char *path, const stormdrop_options *optio
   }
   *model = (stormdrop_model){.program = program, .part = options->part, .idle = idle};
   pthread_mutex_init(&model->lock, NULL);
-  if (!take_constants(model, path, options)) {
-    stormdrop_close(model);
-    return NULL;
-  }
   if (options->pool) {
     model->pool = (stormdrop_pool *)options->pool;
     if (model->pool->interface != STORMDROP_INTERFACE) {
@@ -96,6 +92,10 @@ stormdrop_model *stormdrop_open(const char *path, const stormdrop_options *optio
     return NULL;
   }
   model->threads = options->threads ? options->threads : cores;
+  if (!take_constants(model, path, options)) {
+    stormdrop_close(model);
+    return NULL;
+  }
   return model;
 }
 
@@ -182,7 +182,7 @@ static bool take_constants(stormdrop_model *model, const char *path, const storm
     return false;
   }
   model->constants = (char *)options->constants; /* No kernel writes to them. */
-  return options->unchecked || check_digest(model, program->name);
+  return options->unchecked || check_digests(model, program->name);
 }
 
 static bool map_constants(stormdrop_model *model, const char *path) {
@@ -221,15 +221,39 @@ static bool map_constants(stormdrop_model *model, const char *path) {
   }
   model->constants = memory;
   model->mapped = true;
-  return check_digest(model, path);
+  return check_digests(model, path);
 }
 
-static bool check_digest(const stormdrop_model *model, const char *what) {
-  char digest[65];
-  sd_sha256(model->constants, model->program->constants_bytes, digest);
-  if (!strcmp(digest, model->program->constants_digest)) return true;
-  sd_fail("%s: is damaged: its checksum differs", what);
-  return false;
+typedef struct {
+  const char *constants;
+  const sd_program *program;
+  _Atomic uint64_t next; /* The first byte that nobody checks yet. */
+  _Atomic int differ;
+} checked;
+
+static void check_pieces(void *job, int lane, int lanes, sd_stack *stack) {
+  checked *all = job;
+  const uint64_t bytes = all->program->constants_bytes;
+  (void)lane, (void)lanes, (void)stack;
+  for (uint64_t begin; (begin = atomic_fetch_add(&all->next, SD_PIECE)) < bytes;) {
+    char digest[65];
+    sd_sha256(all->constants + begin, bytes - begin < SD_PIECE ? bytes - begin : SD_PIECE, digest);
+    if (strcmp(digest, all->program->constants_digests[begin / SD_PIECE])) atomic_store(&all->differ, 1);
+  }
+}
+
+static bool check_digests(const stormdrop_model *model, const char *what) {
+  checked all = {.constants = model->constants, .program = model->program};
+  const char *why = NULL;
+  sd_team *team = model->pool->begin(model->pool, model->threads, &why);
+  if (!team) {
+    sd_fail("%s: %s", what, why);
+    return false;
+  }
+  model->pool->launch(team, check_pieces, &all);
+  model->pool->end(model->pool, team);
+  if (atomic_load(&all.differ)) sd_fail("%s: is damaged: its checksum differs", what);
+  return !atomic_load(&all.differ);
 }
 
 /* Executions. */

@@ -19,6 +19,9 @@ from ...errors import ArtifactError, shown
 from ...runtime.sizes import OPEN, TensorInfo
 from ..program.program import ALIGNMENT, Program, SizeProgram, Step, View, bits_of, bytes_of
 
+PIECE = 1 << 20
+"""Bytes of constants that have a digest of their own: `SD_PIECE` of program.h."""
+
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 _MEMORIES = {"input": "SD_INPUT", "output": "SD_OUTPUT", "storage": "SD_STORAGE", "constant": "SD_CONSTANT"}
 _KINDS = {"kernel": "SD_KERNEL", "part": "SD_PART", "copy": "SD_COPY"}
@@ -31,7 +34,7 @@ def source_of(
     name: str,
     features: Sequence[str],
     units: Sequence[str],
-    constants_digest: str,
+    constants_digests: Sequence[str],
     keep_denormals: bool,
     anywhere: Sequence[str] = (),
     needs_tvm: bool = False,
@@ -43,7 +46,7 @@ def source_of(
         name: The name of the model, for messages.
         features: The instruction set extensions that its kernels may use, by LLVM's names.
         units: Those of them that the operating system has to permit are among these.
-        constants_digest: The SHA-256 of the file of the constants, in hexadecimal digits.
+        constants_digests: The SHA-256 of each `PIECE` bytes of the constants, in hexadecimal digits.
         keep_denormals: Whether its kernels compute with denormals.
         anywhere: The inputs that may begin at any element, by name.
         needs_tvm: Whether a kernel calls a function of TVM: the library then runs only where TVM is.
@@ -74,7 +77,7 @@ def source_of(
         "keep_denormals": _boolean(keep_denormals),
         "needs_tvm": _boolean(needs_tvm),
         "constants_bytes": f"{program.constant_bytes}u",
-        "constants_digest": _text(constants_digest),
+        "constants_digests": "digests",
         "features": "features",
         "units": "units",
     }
@@ -82,6 +85,7 @@ def source_of(
         [
             '#include "program.h"',
             "",
+            f'_Static_assert(SD_PIECE == {PIECE}, "another size of pieces");',
             *(
                 f"extern int __tvm_ffi_{kernel}(void *, const sd_any *, int32_t, sd_any *);"
                 for kernel in program.kernels
@@ -90,6 +94,7 @@ def source_of(
             *itertools.chain.from_iterable(size.lines for size in sizes),
             _table("sd_size", "sizes", (_struct(size.fields) for size in sizes)),
             _table("uint8_t", "alignments", map(str, alignments)),
+            _table("char *const", "digests", map(_text, constants_digests)),
             _table("char *const", "features", [*map(_text, features), "0"]),
             _table("char *const", "units", [*map(_text, units), "0"]),
             f"const sd_program sd_the_program = {_struct(fields)};",
