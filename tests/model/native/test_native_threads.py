@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import itertools
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,82 +14,47 @@ import pytest
 import native_models
 from native_models import chain, kernels_object, write_model
 from stormdrop.machine.threads import usable_cores
-from stormdrop.model.native.link import INTERFACE
 from stormdrop.runtime import load
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "models"))
+
+from _native_driver import SANITIZER_ENVIRONMENT, SANITIZERS, build_driver, drive, sanitizer_flags
 
 pytestmark = [
     pytest.mark.compiles,
     pytest.mark.skipif(native_models.compiler() is None, reason="there is no C compiler"),
 ]
 
-MAIN = """
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include "stormdrop.h"
-
-enum { THREADS = 8, WIDTH = 16 };
-static stormdrop_model *model;
-static int calls;
-
-/* y = 2 (2 x + c), where c counts from 0: calls with other values in each thread. */
-static void *caller(void *argument) {
-  long seed = (long)argument, wrong = 0;
-  float *x = aligned_alloc(64, 64 * WIDTH), *y = aligned_alloc(64, 64 * WIDTH + 64);
-  for (int call = 0; call < calls; call++) {
-    int size = (int)(seed + call) % stormdrop_sizes(model), rows = size + 1, off = call % 3 == 2;
-    const void *in[] = {x + (rows < 4 ? off : 0)};
-    void *out[] = {y + off};
-    for (int i = 0; i < rows * WIDTH; i++) ((float *)in[0])[i] = (float)((seed * 131 + call * 17 + i) % 1000);
-    if (stormdrop_run(model, size, in, out, NULL)) {
-      printf("%s\\n", stormdrop_error());
-      wrong++;
-    }
-    for (int i = 0; i < rows * WIDTH; i++) wrong += ((float *)out[0])[i] != 2 * (2 * ((float *)in[0])[i] + (float)i);
-  }
-  free(x);
-  free(y);
-  return (void *)wrong;
-}
-
-int main(int count, char **arguments) {
-  calls = atoi(arguments[2]);
-  for (int round = 0; round < 3; round++) {
-    stormdrop_options options = {.interface = STORMDROP_INTERFACE};
-    model = stormdrop_open(arguments[1], &options);
-    if (!model) return printf("%s\\n", stormdrop_error()), 1;
-    pthread_t threads[THREADS];
-    for (long i = 0; i < THREADS; i++) pthread_create(threads + i, NULL, caller, (void *)i);
-    long wrong = 0;
-    for (int i = 0; i < THREADS; i++) {
-      void *found;
-      pthread_join(threads[i], &found);
-      wrong += (long)found;
-    }
-    stormdrop_close(model);
-    if (wrong) return printf("%ld wrong values\\n", wrong), 1;
-  }
-  return 0;
-}
-"""
+SETS = 50
 
 
-def program(tmp_path: Path, flags: Sequence[str] = ()) -> list[str]:
-    """A C program that calls a model, and its first argument."""
+def model_and_cases(folder: Path, flags: Sequence[str] = ()) -> tuple[Path, Path]:
+    """A model of four sizes, y = 2 (2 x + c), and a file of inputs with the right outputs."""
     constants = np.arange(4 * 16, dtype=np.float32)
-    model = chain(("twice", "add", "copy", "spacious", "twice"), rows=(1, 2, 3, 4), constant=True)
-    folder = write_model(tmp_path / "m", model, [kernels_object(tmp_path, flags)], constants, flags=flags)
-    (tmp_path / "main.c").write_text(MAIN)
-    made, source = str(tmp_path / "main"), str(tmp_path / "main.c")
-    command = ["cc", "-std=gnu11", "-O1", *flags, f"-I{INTERFACE.parent}", "-o", made, source]
-    subprocess.run([*command, str(folder / "model.so"), f"-Wl,-rpath,{folder}", "-pthread"], check=True)
-    return [str(tmp_path / "main"), str(folder)]
+    program = chain(("twice", "add", "copy", "spacious", "twice"), rows=(1, 2, 3, 4), constant=True)
+    model = write_model(folder / "m", program, [kernels_object(folder, flags)], constants, flags=flags)
+    with (folder / "cases").open("wb") as file:
+        for seed, rows in itertools.product(range(SETS), (1, 2, 3, 4)):
+            x = np.arange(rows * 16, dtype=np.float32) + np.float32(131 * seed)
+            file.write(x.tobytes() + (2 * (2 * x + constants[: rows * 16])).tobytes())
+    return model, folder / "cases"
 
 
 def test_eight_threads_get_the_right_values(tmp_path: Path) -> None:
-    done = subprocess.run([*program(tmp_path), "5000"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    done = drive([build_driver(tmp_path)], *model_and_cases(tmp_path), "calls", 8, 100_000)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+def test_wrong_values_and_errors_are_seen(tmp_path: Path) -> None:
+    driver, (model, cases) = build_driver(tmp_path), model_and_cases(tmp_path)
+    data = bytearray(cases.read_bytes())
+    data[-1] ^= 1  # the last case of the largest size
+    cases.write_bytes(data)
+    done = drive([driver], model, cases, "calls", 8, 8 * SETS)
+    assert done.returncode == 1 and '"wrong": 2,' in done.stdout
+    (model / "weights.bin").write_bytes(b"evil")
+    done = drive([driver], model, cases, "loads", 1, 1)
+    assert done.returncode == 1 and done.stderr.endswith("is damaged: it has 4 bytes, not 256\n")
 
 
 def test_calls_together_have_no_more_threads_than_there_are_cores(tmp_path: Path) -> None:
@@ -108,26 +73,12 @@ def test_calls_together_have_no_more_threads_than_there_are_cores(tmp_path: Path
     assert 1 <= max(most) <= usable_cores()
 
 
-@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
-def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
-    flags = [f"-fsanitize={sanitizer}", "-g"]
-    if not sanitizer_works(tmp_path, flags):
+@pytest.mark.parametrize("what", ["calls", "loads"])
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str, what: str) -> None:
+    flags = sanitizer_flags(tmp_path, sanitizer)
+    if flags is None:
         pytest.skip(f"this compiler has no sanitizer of {sanitizer}")
-    flags += ["-fno-sanitize=function"] if "undefined" in sanitizer and is_clang() else []
-    environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "halt_on_error=1"}
-    command = [*program(tmp_path, [*flags, "-Wl,-z,undefs"]), "300"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def sanitizer_works(folder: Path, flags: Sequence[str]) -> bool:
-    (folder / "probe.c").write_text("int main(void) { return 0; }\n")
-    command = ["cc", *flags, "-o", str(folder / "probe"), str(folder / "probe.c")]
-    built = subprocess.run(command, capture_output=True, check=False)
-    return (
-        built.returncode == 0 and subprocess.run([folder / "probe"], capture_output=True, check=False).returncode == 0
-    )
-
-
-def is_clang() -> bool:
-    return "clang" in subprocess.run(["cc", "--version"], capture_output=True, text=True, check=True).stdout
+    driver, (model, cases) = build_driver(tmp_path, flags), model_and_cases(tmp_path, flags)
+    done = drive([driver], model, cases, what, 8, {"calls": 6000, "loads": 100}[what], **SANITIZER_ENVIRONMENT)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
