@@ -33,10 +33,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _common import OUT, Campaign, campaign_parser, chosen, versions
-from _native_driver import SANITIZER_ENVIRONMENT, SANITIZERS, build_driver, drive, sanitizer_flags
-from _native_in_python import SETS, call_from_threads, in_process, outcomes_of, write_cases
+from _native_driver import SANITIZER_ENVIRONMENT, SANITIZERS, drive
+from _native_forms import Failed, Skipped, Subject
+from _native_in_python import SETS, call_from_threads, in_process, outcomes_of
 from _native_mutations import CODE, KINDS, UNREAD, digest_of, mutate
 
 import stormdrop
@@ -58,9 +59,6 @@ FLAT = 1024  # kilobytes that a process may grow by, as allocators keep some
 
 def main() -> None:
     options = _options()
-    if options.make:
-        _make(options.models[0], json.loads(options.make))
-        return
     target = stormdrop.Cpu.detect()
     host = {"cpu": target.cpu, "cores": target.cores, "versions": versions()}
     campaign = Campaign(OUT / "native_stress.jsonl", host, options, retries=True)
@@ -73,14 +71,6 @@ def main() -> None:
                 failed = failed or "failed" in entry
                 print(_line(entry), flush=True)
     sys.exit(failed)
-
-
-class Failed(Exception):
-    """A check fails."""
-
-
-class Skipped(Exception):
-    """What a check needs is not here."""
 
 
 def _entry(campaign: Campaign, subject: Subject, check: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -105,99 +95,6 @@ def _line(entry: dict[str, Any]) -> str:
     state = next(state for state in ("failed", "skipped", "says") if state in entry)
     seconds = f" ({entry['seconds']:.0f} s)" if "seconds" in entry else ""
     return f"{entry['name']:<16} {entry['check']:<10} {state if state != 'says' else 'good'}: {entry[state]}{seconds}"
-
-
-class Subject:
-    """A model, in the forms that checks need; each is made once.
-
-    Args:
-        name: a name of `_graphs.py`, or a folder.
-        folder: where everything is written.
-    """
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name, self.folder = Path(name).name, folder
-        self._given = Path(name).resolve() if Path(name).is_dir() else None
-
-    @cached_property
-    def model(self) -> Path:
-        """The model for this CPU."""
-        return self._given or self._made["plain"]
-
-    @cached_property
-    def model_for_v3(self) -> Path:
-        """The model for x86-64-v3, which valgrind and QEMU know. A folder is what it is."""
-        if self._given or platform.machine() != "x86_64":
-            return self.model
-        return _compiled(self.name, self.folder, {"v3": []}, STORMDROP_CPU="x86-64-v3")["v3"]
-
-    def sanitized(self, sanitizer: str) -> tuple[Path, Path]:
-        """The model whose runtime has a sanitizer, and a driver with it."""
-        if self._given:
-            raise Skipped("a folder has no object files to link again: give the name of a model")
-        if sanitizer not in self._flags:
-            raise Skipped(f"the C compiler has no -fsanitize={sanitizer}")
-        folder = self._new_folder(sanitizer)
-        return self._made[sanitizer], build_driver(folder, self._flags[sanitizer])
-
-    @cached_property
-    def driver(self) -> Path:
-        """The program in C that calls a model."""
-        return build_driver(self._new_folder("driver"))
-
-    @cache  # noqa: B019  there are few subjects
-    def cases(self, model: Path) -> Path:
-        """The file of inputs and right outputs of one of the forms."""
-        path = self.folder / f"{model.name}.cases"
-        if (found := in_process(write_cases, model, path)) != ["written"]:
-            raise Failed(f"stormdrop.runtime does not run it: {found}")
-        return path
-
-    @cached_property
-    def other(self) -> Path:
-        """Another model: SqueezeNet with other weights."""
-        return _compiled("squeezenet", self.folder, {"other": []})["other"]
-
-    @cached_property
-    def _flags(self) -> dict[str, list[str]]:
-        found = {each: sanitizer_flags(self.folder, each) for each in SANITIZERS}
-        return {name: flags for name, flags in found.items() if flags is not None}
-
-    @cached_property
-    def _made(self) -> dict[str, Path]:
-        return _compiled(self.name, self.folder, {"plain": [], **self._flags})
-
-    def _new_folder(self, name: str) -> Path:
-        (folder := self.folder / f"{name} driver").mkdir()
-        return folder
-
-
-def _compiled(name: str, folder: Path, forms: dict[str, list[str]], **settings: str) -> dict[str, Path]:
-    """A model, compiled in a process of its own and linked with the flags of each form."""
-    paths = {form: folder / f"{form.replace(',', '-')}.sd" for form in forms}
-    flags = json.dumps({str(paths[form]): flags for form, flags in forms.items()})
-    command = [sys.executable, __file__, name, "--make", flags]
-    done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Failed(f"is not compiled: {(done.stderr.strip().splitlines() or ['it says nothing'])[-1]}")
-    return paths
-
-
-def _make(name: str, forms: dict[str, list[str]]) -> None:
-    """Compiles a model and saves it as native models, whose runtimes are compiled with some flags."""
-    from _graphs import graph
-
-    from stormdrop.model.artifact import artifact
-    from stormdrop.model.random_weights import seed_weights
-
-    source = graph(name)
-    if any(Path(path).stem == "other" for path in forms):
-        source = seed_weights(source, seed=1)
-    model = stormdrop.compile_model(source, fresh=True)
-    link = vars(artifact)["link_model"]
-    for path, flags in forms.items():
-        setattr(artifact, "link_model", partial(link, flags=flags))  # noqa: B010  the module does not export it
-        model.save(path, native=True)
 
 
 # The checks.
@@ -240,7 +137,7 @@ def _check_valgrind(subject: Subject) -> str:
     ]
     done = drive([*tool, subject.driver], model, subject.cases(model), "calls", THREADS, calls)
     if "this CPU lacks" in done.stderr:
-        raise Skipped(f"valgrind's CPU: {done.stderr.strip()}")
+        raise Skipped(f"valgrind: {textwrap.shorten(done.stderr, 80, placeholder=' ...')}")
     return _driven(done, f"{calls} calls from {THREADS} threads and their end, no finding")
 
 
@@ -272,18 +169,19 @@ def _check_loads(subject: Subject, count: int) -> str:
 
 
 def _check_cpu(subject: Subject) -> str:
-    if platform.machine() != "x86_64" or not (
-        qemu := shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
-    ):
+    qemu = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
+    if platform.machine() != "x86_64" or not qemu:
         raise Skipped("no qemu-x86_64")
-    cases, v3 = subject.cases(subject.model), subject.model_for_v3
-    lacking = drive([qemu, "-cpu", "Nehalem", subject.driver], subject.model, cases, "calls", 1, 1)
-    if lacking.returncode != 1 or "this CPU lacks" not in lacking.stderr or lacking.stderr.count("\n") != 1:
-        raise Failed(f"Nehalem: exit code {lacking.returncode}: {lacking.stderr.strip() or lacking.stdout.strip()}")
+    model, v3 = subject.model, subject.model_for_v3
+    lacking = drive([qemu, "-cpu", "Nehalem", subject.driver], model, subject.cases(model), "calls", 1, 1)
+    said = lacking.stderr.strip()
+    if lacking.returncode != 1 or "this CPU lacks" not in said or "\n" in said:
+        raise Failed(f"Nehalem: exit code {lacking.returncode}: {said or lacking.stdout.strip()}")
+    text = f"Nehalem: {textwrap.shorten(said, 80, placeholder=' ...')}"
     done = drive([qemu, "-cpu", "max", subject.driver], v3, subject.cases(v3), "calls", 1, 1)
     if "this CPU lacks" in done.stderr:
-        return f"{lacking.stderr.strip()} (Nehalem)"
-    return _driven(done, f"{lacking.stderr.strip()} (Nehalem); a CPU that has them answers right (max, x86-64-v3)")
+        return f"{text}; QEMU has no CPU that runs it"
+    return _driven(done, f"{text}; a CPU that has them (max, x86-64-v3): the right answer")
 
 
 def _check_mutations(subject: Subject, count: int) -> str:
@@ -381,7 +279,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--calls", type=int, default=200_000, help="calls from eight threads")
     parser.add_argument("--loads", type=int, default=10_000, help="loads of a library")
     parser.add_argument("--mutations", type=int, default=300, help="mutated folders")
-    parser.add_argument("--make", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.checks = chosen(options.checks, CHECKS, "check")
     return options
