@@ -19,12 +19,14 @@ which it makes nothing, such as those with an LSTM, take part without it, and th
 compared. LiteRT's inputs and outputs stay in its own memory; ours and onnxruntime's are the caller's arrays.
 
 Each contender has a process of its own, and all of one model take turns. Each model is saved in
-benchmarks/out/calls.jsonl as soon as it is done, and is not done again unless `--fresh` asks for it.
+benchmarks/out/calls.jsonl as soon as it is done, and is not done again unless `--fresh` asks for it. Run it on an idle
+machine: with other load the differences of the first table drown.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import shutil
@@ -211,7 +213,7 @@ def measure_model(name: str, options: argparse.Namespace, cores: int) -> dict[st
             for threads in sorted({1, cores})
             for spec in specs
         ]
-        return {"trials": tuned.trials, "untuned": tuned.untuned, **timed(entrants, options.rounds)}
+        return {"trials": tuned.trials, **timed(entrants, options.rounds)}
     except (StormdropError, OSError, subprocess.CalledProcessError) as error:
         return {"failed": str(error)}
 
@@ -283,14 +285,18 @@ def timed(entrants: Sequence[Entrant], rounds: int) -> dict[str, Any]:
             label: [seconds / process.settings.get("calls", 1) for seconds in taken]
             for (label, process), taken in zip(processes.items(), times.seconds, strict=True)
         },
-        "error": {
-            label: max(relative_error(got.reshape(want.shape), want) for got, want in zip(found, right, strict=True))
-            for label, found in outputs.items()
-        },
+        "error": {label: _error(found, right) for label, found in outputs.items()},
         "settings": {label: process.settings for label, process in processes.items()},
         "absent": absent,
         "disturbed": times.disturbed,
     }
+
+
+def _error(outputs: Sequence[Any], right: Sequence[Any]) -> float:
+    """The largest relative error of all outputs; infinite if their number or sizes differ. Axes of 1 may be absent."""
+    if [output.size for output in outputs] != [output.size for output in right]:
+        return math.inf
+    return max(relative_error(got.reshape(want.shape), want) for got, want in zip(outputs, right, strict=True))
 
 
 def _label(name: str, threads: int) -> str:
@@ -312,10 +318,7 @@ def _importing_from(folder: Path | None) -> Iterator[None]:
 def show_calls(entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints what calls of chains take, and what of it is not in kernels."""
     whole, rest = [], []
-    for name, entry in entries.items():
-        if "failed" in entry:
-            whole.append([name, "", entry["failed"]])
-            continue
+    for name, entry in _that_work(entries):
         samples = entry["samples"]
         kernels, empty = samples[_label(KERNELS, 1)], samples[_label(EMPTY, 1)]
         for threads in sorted({settings["threads"] for settings in entry["settings"].values()}):
@@ -332,10 +335,7 @@ def show_calls(entries: Mapping[str, Mapping[str, Any]]) -> None:
 def show_models(entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints the latency of models beside that of the peers."""
     rows = []
-    for name, entry in entries.items():
-        if "failed" in entry:
-            rows.append([name, "", entry["failed"]])
-            continue
+    for name, entry in _that_work(entries):
         samples = entry["samples"]
         for threads in sorted({settings["threads"] for settings in entry["settings"].values()}):
             ours = samples[_label(RUNTIME, threads)]
@@ -348,6 +348,15 @@ def show_models(entries: Mapping[str, Mapping[str, Any]]) -> None:
     table(headings, rows, "Small models: microseconds")
 
 
+def _that_work(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The entries that have times; of each other one, prints why it has none."""
+    for name, entry in entries.items():
+        if "failed" in entry:
+            print(f"{name}: {entry['failed']}")
+        else:
+            yield name, entry
+
+
 def _microseconds(samples: Sequence[float] | None) -> str:
     """The median with its interval. Differences may be negative: they need the rounds that order statistics take."""
     return "-" if samples is None else _interval(median_interval([1e6 * each for each in samples]), 1)
@@ -358,15 +367,16 @@ def _interval(found: Interval, digits: int) -> str:
 
 
 def _remarks(entry: Mapping[str, Any]) -> str:
-    remarks = [f"error {max(entry['error'].values()):.0e}"]
+    worst = max(entry["error"], key=lambda label: float(entry["error"][label]))
+    remarks = [f"error {entry['error'][worst]:.0e} ({worst})"]
     launches = [each["launches"] for each in entry["settings"].values() if "launches" in each]
     if launches:
         remarks.append(f"{max(launches)} launches")
-    if "untuned" in entry:
+    if "trials" in entry:
         remarks.append(f"{entry['trials']} trials")
     if entry["disturbed"]:
         remarks.append(f"{entry['disturbed']} rounds disturbed")
-    reasons = {label.partition(" ")[0]: reason for label, reason in entry["absent"].items()}
+    reasons = {label.partition(" ")[0]: why.partition("; ")[0] for label, why in entry["absent"].items()}
     return "; ".join([*remarks, *(f"{peer}: {reason}" for peer, reason in reasons.items())])
 
 
