@@ -193,7 +193,7 @@ def plan_model(path: Path, peers: Sequence[str], tuning: TuningOptions) -> Plan:
     if source_checksum is not None and source_checksum != checksum(source):
         reason = f"the ONNX file that {path} was made from has changed since ({source})"
         return Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
-    theirs = {"model": _with_sizes(source, size, model.metadata.provenance), "inputs": feeds}
+    theirs = {"model": with_sizes(source, size, model.metadata.provenance), "inputs": feeds}
     mixed = "precision" in model.metadata.provenance
     in_bytes = rounds_to_bytes(onnx.load_from_string(theirs["model"]))
     for peer in peers:
@@ -207,7 +207,7 @@ def plan_model(path: Path, peers: Sequence[str], tuning: TuningOptions) -> Plan:
     return Plan(str(path), contenders, None, {}, tolerance=tolerance)
 
 
-def _with_sizes(source: Path, size: Metadata, provenance: Mapping[str, Any]) -> bytes:
+def with_sizes(source: Path, size: Metadata, provenance: Mapping[str, Any]) -> bytes:
     """An ONNX file with the sizes and values that the model was compiled for, and without inputs that it does not use.
 
     The peers then know the sizes, too: with open ones they prepare less. They refuse a model with a branch that is
