@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import types
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ def test_the_memory_of_an_input_makes_no_difference(model: CompiledModel, monkey
     assert np.array_equal(model(Exported(x)), expected)
     # An input that something else than a kernel reads has to begin at a multiple of 64 bytes.
     copied.clear()
-    monkeypatch.setattr(model, "metadata", replace(model.metadata, anywhere=()))
+    monkeypatch.setattr(model._calls, "_anywhere", ())
     for other, copies in [(unaligned, 1), (call_inputs.aligned(x), 1)]:
         assert np.array_equal(model(other), expected) and len(copied) == copies
 
@@ -463,10 +462,33 @@ def test_other_cpu(saved: Path) -> None:
     refused(saved, "made for Some CPU; this CPU lacks .*avx9000")
 
 
-def test_a_model_whose_saved_form_cannot_be_loaded_says_so(residual: Graph, target: Cpu, tmp_path: Path) -> None:
-    """Its own program is given up before the saved one is loaded."""
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_linker)])
+@pytest.mark.parametrize("damaged", ["nothing", "program.json", "weights.bin"])
+def test_a_model_whose_saved_form_cannot_be_loaded_stays_as_it_was(
+    residual: Graph, target: Cpu, tmp_path: Path, native: bool, damaged: str
+) -> None:
     model = build(residual, {}, target)
+    feeds = random_feeds(model.inputs)
+    expected = model.run(feeds)
+    if damaged != "nothing":
+        model.write_files(tmp_path, native)
+        (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:-1])
     with pytest.raises(ArtifactError):
         model.reloaded(tmp_path)
-    with pytest.raises(ArtifactError, match="its program was given up for the saved one"):
-        model.run(random_feeds(model.inputs))
+    assert all(np.array_equal(value, expected[name]) for name, value in model.run(feeds).items())
+    model.save(tmp_path / "saved.sd")
+
+
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_linker)])
+def test_a_reloaded_model_has_the_weights_of_the_folder(
+    residual: Graph, target: Cpu, tmp_path: Path, native: bool
+) -> None:
+    model = build(residual, {}, target)
+    feeds = random_feeds(model.inputs)
+    expected = model.run(feeds)
+    model.write_files(tmp_path, native)
+    loaded = model.reloaded(tmp_path)
+    assert all(map(np.shares_memory, model._program.constants, loaded._program.constants))
+    for each in (model, loaded):
+        assert all(np.array_equal(value, expected[name]) for name, value in each.run(feeds).items())
+    model.save(tmp_path / "saved.sd")

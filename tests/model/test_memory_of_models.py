@@ -25,7 +25,8 @@ from stormdrop.model.importer.whole_part import run_by_onnxruntime
 from stormdrop.model.onnx import sizes, weights
 from stormdrop.model.onnx.rewrites.narrow import decode_narrow
 from stormdrop.model.onnx.source import read_source
-from stormdrop.model.tensors import array_of, release_pages
+from stormdrop.model.program.memory import release_pages
+from stormdrop.model.tensors import array_of
 
 
 def layers(folder: Path, width: int, count: int) -> Path:

@@ -24,7 +24,6 @@ from stormdrop.model.building.compile import build
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.inputs.samples import random_feeds
-from stormdrop.model.program.executor import Kernels
 
 CORES = thread_count()
 
@@ -79,7 +78,7 @@ def test_calls_that_meet_share_the_cores(model: CompiledModel, monkeypatch: pyte
         meeting.wait()
 
     def call() -> None:
-        model._machines.call(1, meet)  # type: ignore[union-attr]
+        model._calls.machines.call(1, meet)  # type: ignore[union-attr]
 
     monkeypatch.setattr(machines, "_shares", lambda: cores)
     callers = [threading.Thread(target=call) for _ in range(2)]
@@ -99,8 +98,7 @@ def test_machines_share_the_weights(target: Cpu) -> None:
     )
     model = build(load_graph(source), {}, target)
     before = psutil.Process().memory_info().rss
-    kernels = Kernels(model._program)
-    kept = [model._machine(kernels) for _ in range(4)]
+    kept = [model.observed(lambda *_: None) for _ in range(4)]  # each has a machine
     assert psutil.Process().memory_info().rss - before < 4 * size * size  # a copy for each would be 4 times that
     assert len(kept) == 4
 

@@ -14,11 +14,10 @@ from tvm.relax import transform, vm_build
 from tvm.runtime.vm import VirtualMachine
 
 from stormdrop.model.artifact.artifact import CompiledModel
-from stormdrop.model.artifact.machines import main_name
 from stormdrop.model.building import compile as compiling
 from stormdrop.model.building.derive import derive_program, with_memory
 from stormdrop.model.inputs.samples import Feeds
-from stormdrop.model.program.program import FUNCTION
+from stormdrop.model.program.program import FUNCTION, main_name
 from stormdrop.model.tensors import Array, array_of, copied
 
 

@@ -9,7 +9,7 @@
   of them would share these cores, and the calling thread would be bound as well. TVM_BIND_THREADS=0 leaves it to the
   system on which cores threads run.
 
-This module imports the standard library only, because it must run before TVM is loaded.
+This module imports nothing that loads TVM, because it must run before TVM is loaded.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import warnings
 from pathlib import Path
 
+from ..errors import InputError
 from .process.cgroups import control_groups, words
 
 SPINS = 1000
@@ -50,6 +51,23 @@ def usable_cores(root: Path = Path("/")) -> int:
 def thread_count() -> int:
     """The number of threads that TVM uses after `configure`: the user's TVM_NUM_THREADS, or all usable cores."""
     return _users_choice() or usable_cores()
+
+
+def checked_threads(threads: int | None) -> int:
+    """The number of threads that a call of a model may use.
+
+    Args:
+        threads: What the user asks for; None stands for all usable cores.
+
+    Raises:
+        InputError: It is no whole number, less than one, or more than the cores that this process may use.
+    """
+    cores = thread_count()
+    if threads is None:
+        return cores
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= cores:
+        raise InputError(f"threads={threads!r}: must be a whole number from 1 to {cores}, the cores of this process")
+    return threads
 
 
 def configure() -> None:

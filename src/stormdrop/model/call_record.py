@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from .profile import CallTimer
 from .program.program import Step
 
 if TYPE_CHECKING:
+    from .artifact.artifact import CompiledModel
     from .artifact.metadata import Metadata
 
 _MOST_CALLS = 100_000  # what is kept of them takes some 50 MB
@@ -53,6 +56,10 @@ class CallRecorder(CallTimer):
         self._threads: list[int] = []
         self._at_begin: list[float] = []
         self._since: dict[int, float] = _thread_seconds()
+
+    def timed(self, model: CompiledModel) -> Callable[[Mapping[str, NDArray[Any]]], object]:
+        """See `CallTimer`. The steps of a native model are called one by one, too, to see which threads work."""
+        return model.observed(self).run
 
     def __call__(self, step: Step, before: bool, arguments: Any) -> None:
         # What takes time here lies outside of the step: before its beginning is read, and after its end.

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -158,12 +158,12 @@ def profiles(
         The profile of each model, in the order of `models`.
     """
     timers = [CallTimer() for _ in models] if timers is None else timers
-    instrumented = [model.observed(timer) for model, timer in zip(models, timers, strict=True)]
+    instrumented = [timer.timed(model) for model, timer in zip(models, timers, strict=True)]
     executions: list[list[float]] = [[] for _ in models]
     with closing(MachineLock()) as lock, lock.exclusive(deadline):
         for position in range(rounds + 1):
             for model, inside, timer, seconds in zip(models, instrumented, timers, executions, strict=True):
-                inside.run(feeds)
+                inside(feeds)
                 start = time.perf_counter()
                 model.run(feeds)
                 seconds.append(time.perf_counter() - start)
@@ -229,10 +229,10 @@ def part_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> list[
     if not model.foreign.reports:
         return []
     timer, executions = CallTimer(), list[float]()
-    instrumented = model.observed(timer)
+    instrumented = timer.timed(model)
     for position in range(FEWEST_ROUNDS + 1):
         start = time.perf_counter()
-        instrumented.run(feeds)
+        instrumented(feeds)
         executions.append(time.perf_counter() - start)
         timer.end_execution(keep=position > 0)  # the first round loads code and memory
     seconds = {kernel.name: kernel.seconds for kernel in timer.kernels(model.metadata)}
@@ -253,6 +253,16 @@ class CallTimer:
         self._executions: list[list[tuple[str, float]]] = []  # functions and seconds, for each execution that was kept
         self._current: list[tuple[str, float]] = []
         self.begin = self.seconds = 0.0
+
+    def timed(self, model: CompiledModel) -> Callable[[Mapping[str, NDArray[Any]]], object]:
+        """What runs a model on inputs by name, while its steps are timed.
+
+        Args:
+            model: The model. A native one times its steps itself.
+        """
+        if not model.native:
+            return model.observed(self).run
+        return lambda feeds: self._current.extend(model.profile_steps(feeds))
 
     def __call__(self, step: Step, before: bool, arguments: Any) -> None:
         now = time.perf_counter()

@@ -1,14 +1,8 @@
-"""Tensors where they are: TVM's as NumPy's arrays, arrays as TVM's, and parts of files as arrays.
-
-A model is loaded with this, so it needs TVM's runtime only.
-"""
+"""Tensors where they are: TVM's as NumPy's arrays, and arrays as TVM's."""
 
 from __future__ import annotations
 
 import math
-import mmap
-import weakref
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by it
@@ -16,12 +10,9 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 
-from ..machine.process.memory import return_freed_memory
 from .program.program import ALIGNMENT
 
 Array = NDArray[Any]
-
-_mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 def array_of(tensor: Any) -> Array:
@@ -52,33 +43,3 @@ def copied(value: Array) -> Any:
     tensor = tvm.runtime.empty(value.shape, str(value.dtype))
     np.copyto(array_of(tensor), value, casting="no")
     return tensor
-
-
-def mapped(file: Path, dtype: Any, offset: int, shape: tuple[int, ...]) -> Array:
-    """An array of a part of a file. It stays valid if the file is removed or replaced, but not if it is shortened.
-
-    Args:
-        file: The file.
-        dtype: The type of the elements.
-        offset: Where they begin, in bytes.
-        shape: The shape of the array, which has elements.
-    """
-    skipped = offset % mmap.ALLOCATIONGRANULARITY
-    count = math.prod(shape)
-    with file.open("rb") as opened:
-        size = skipped + count * np.dtype(dtype).itemsize
-        pages = mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_COPY, offset=offset - skipped)
-    _mapped.add(pages)
-    array: Array = np.frombuffer(pages, dtype, count, skipped)
-    return array.reshape(shape)
-
-
-def release_pages() -> None:
-    """Takes what was freed, and the pages of all mapped arrays, out of this process's memory.
-
-    Whoever reads such an array gets it from its file again. The system would take the pages itself if memory were
-    short, but until then nobody can see that it may.
-    """
-    for pages in list(_mapped):
-        pages.madvise(mmap.MADV_DONTNEED)
-    return_freed_memory()

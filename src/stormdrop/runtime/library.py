@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ArtifactError
-from .folder import OpenFolder
+from .inputs import Array, address_of
 
 INTERFACE = 1
 """The version of the C interface."""
@@ -58,14 +58,20 @@ class Library:
     Args:
         descriptor: The file. It stays open, because the system's loader knows libraries by their paths.
 
+    Attributes:
+        descriptor: The file.
+        needs_tvm: Whether its kernels call functions of TVM: such a model cannot be opened.
+
     Raises:
         OSError: It cannot be loaded.
     """
 
     def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
         self._library = library = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
         signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
             "interface": (ctypes.c_uint32, ()),
+            "needs_tvm": (ctypes.c_int32, ()),
             "error": (ctypes.c_char_p, ()),
             "open": (ctypes.c_void_p, (ctypes.c_char_p, ctypes.POINTER(_Options))),
             "close": (None, (ctypes.c_void_p,)),
@@ -83,6 +89,7 @@ class Library:
             function = getattr(library, f"stormdrop_{name}")
             function.restype, function.argtypes = result, arguments
             setattr(self, f"_{name}", function)
+        self.needs_tvm = bool(self._needs_tvm())
 
     def __getattr__(self, name: str) -> Any:
         """A function of the interface, as `_open`."""
@@ -98,7 +105,7 @@ class NativeModel:
 
     Args:
         library: Its library.
-        weights: The path of its constants, if it has some.
+        weights: The path of its constants, or their bytes, which have been checked; None if there are none.
         threads: The most threads of a call; 0 for all usable cores.
         part: Runs its parts, if it has some.
 
@@ -111,13 +118,18 @@ class NativeModel:
         ArtifactError: The library refuses to open it.
     """
 
-    def __init__(self, library: Library, weights: str | None, threads: int, part: Callable[..., int] | None) -> None:
-        self._library = library
+    def __init__(
+        self, library: Library, weights: str | Array | None, threads: int, part: Callable[..., int] | None
+    ) -> None:
+        self._library, self._weights = library, weights
         self._part = PartFunction(part) if part else PartFunction()  # lives as long as the model
         options = _Options(INTERFACE, threads, None, 0, 0, self._part)
+        path = weights.encode() if isinstance(weights, str) else None
+        if weights is not None and not isinstance(weights, str):
+            options.constants, options.constants_bytes, options.unchecked = address_of(weights), weights.nbytes, 1
         with _opening:  # so that the first two models do not each have threads of their own
             options.pool = _pool.value
-            self.handle = library._open(weights.encode() if weights else None, ctypes.byref(options))
+            self.handle = library._open(path, ctypes.byref(options))
             if not self.handle:
                 raise ArtifactError(library.error())
             _pool.keep(library, self.handle)
@@ -197,13 +209,17 @@ _libraries: dict[str, Library] = {}
 _lock, _opening = threading.Lock(), threading.Lock()
 
 
-def library_of(folder: OpenFolder) -> Library:
+def library_of(name: str, descriptor: int, digest: str) -> Library:
     """Loads the library of a saved model, which has been checked.
 
+    Args:
+        name: What messages call the model.
+        descriptor: The file, which is open, and which nobody can change. The function closes it, or the library has it.
+        digest: Its SHA-256.
+
     Raises:
-        ArtifactError: It is missing, damaged, cannot be loaded, or has another interface.
+        ArtifactError: It cannot be loaded, or has another interface.
     """
-    descriptor, digest = folder.library()
     with _lock:
         if digest in _libraries:
             os.close(descriptor)
@@ -212,9 +228,9 @@ def library_of(folder: OpenFolder) -> Library:
             library = Library(descriptor)
         except (OSError, AttributeError) as error:
             os.close(descriptor)
-            raise ArtifactError(f"{folder.metadata.name}: its library cannot be loaded: {error}") from error
+            raise ArtifactError(f"{name}: its library cannot be loaded: {error}") from error
         found = library._interface()
         if found != INTERFACE:
-            raise ArtifactError(f"{folder.metadata.name}: its library has the interface {found}, not {INTERFACE}")
+            raise ArtifactError(f"{name}: its library has the interface {found}, not {INTERFACE}")
         _libraries[digest] = library
         return library

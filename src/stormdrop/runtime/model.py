@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from ..errors import ArtifactError, InputError
 from .calling import CallableModel
 from .folder import OpenFolder
-from .inputs import Array, CallInputs, Wanted, address_of, copy_rows
+from .inputs import Array, CallInputs
 from .library import NativeModel, library_of
 from .metadata import Metadata
-from .sizes import OPEN
-
-if TYPE_CHECKING:
-    from .parts import Parts
-
-_SMALL = 1 << 13  # bytes of an output that is copied faster than memory for it is aligned
-_ALIGNMENT = 64
-
-_empty, _byte = np.empty, np.dtype(np.uint8)
+from .native_calls import NativeCalls
+from .parts import PartCalls, Parts
 
 
 class CompiledModel(CallableModel):
@@ -50,16 +40,13 @@ class CompiledModel(CallableModel):
         ```
     """
 
-    def __init__(self, native: NativeModel, metadata: Metadata, folder: Path, parts: Parts | None) -> None:
+    def __init__(self, native: NativeModel, metadata: Metadata, folder: Path, parts: PartCalls | None) -> None:
         self.metadata = metadata
         self.digest = metadata.digest
         self.folder = folder
         self.threads = native.threads
-        self._native, self._run, self._handle = native, native.run, native.handle
-        self._parts = parts
+        self._calls = NativeCalls(native, parts, len(metadata.inputs), len(metadata.outputs))
         self._inputs = CallInputs(metadata.name, metadata.sizes, metadata.batched, metadata.ignored)
-        self._places = ctypes.c_void_p * len(metadata.inputs), ctypes.c_void_p * len(metadata.outputs)
-        self._opened = any(OPEN in info.shape for size in metadata.sizes for info in size.outputs)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Runs the model on inputs by name.
@@ -98,32 +85,10 @@ class CompiledModel(CallableModel):
             InputError: As `run`.
             ArtifactError: As `run`.
         """
-        wanted, _, arrays = self._inputs(feeds)
-        inputs, outputs, _read, made = self._memory(wanted, arrays)  # what is read lives until the end of the call
-        if self._parts is None:
-            return self._native.profile(wanted.index, inputs, outputs)
-        with self._parts.call(made):
-            return self._native.profile(wanted.index, inputs, outputs)
+        return self._calls.profile(self._inputs(feeds))
 
     def _results(self, feeds: Any) -> list[Array]:
-        wanted, rows, arrays = self._inputs(feeds)
-        inputs, outputs, _read, made = self._memory(wanted, arrays)  # what is read lives until the end of the call
-        if self._parts is None:
-            if self._run(self._handle, wanted.index, inputs, outputs, None):
-                raise ArtifactError(self._native.error())
-        else:
-            with self._parts.call(made) as call:
-                failed = self._run(self._handle, wanted.index, inputs, outputs, None)
-            if failed:
-                raise call.error or ArtifactError(self._native.error())
-        return made if rows is None else [value[:rows].copy() for value in made]
-
-    def _memory(self, wanted: Wanted, arrays: list[Array]) -> tuple[Any, Any, list[Array], list[Array]]:
-        """The addresses of the inputs and of the outputs, the arrays that are there, and arrays for the outputs."""
-        of_inputs, of_outputs = self._places
-        read = [_ready(value, each) for value, each in zip(arrays, wanted.inputs)]  # noqa: B905  checked before
-        made = [_memory_for(shape, dtype) for _, dtype, shape in wanted.outputs]
-        return of_inputs(*map(address_of, read)), of_outputs(*map(address_of, made)), read, made
+        return self._calls(self._inputs(feeds))
 
 
 def load(folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:
@@ -151,10 +116,11 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
     path = Path(folder)
     with OpenFolder(path, digest) as files:
         metadata = files.metadata
-        parts = _parts_of(files) if metadata.parts else None
-        library, weights = library_of(files), files.weights()
+        parts = Parts(files) if metadata.parts else None
+        calls = PartCalls(metadata.name, parts.run) if parts else None
+        library, weights = library_of(metadata.name, *files.library()), files.weights()
         try:
-            native = NativeModel(library, weights, threads or 0, parts.run if parts else None)
+            native = NativeModel(library, weights, threads or 0, calls.function if calls else None)
         except ArtifactError as error:
             if str(error).startswith("threads="):
                 raise InputError(str(error)) from None
@@ -163,13 +129,7 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
     _check_agreement(path, native, metadata)
     if parts is not None:
         parts.prepare(native.threads)
-    return CompiledModel(native, metadata, path, parts)
-
-
-def _parts_of(files: OpenFolder) -> Parts:
-    from .parts import Parts  # most models have none, and need not wait until it is imported
-
-    return Parts(files)
+    return CompiledModel(native, metadata, path, calls)
 
 
 def _check_agreement(path: Path, native: NativeModel, metadata: Metadata) -> None:
@@ -180,24 +140,3 @@ def _check_agreement(path: Path, native: NativeModel, metadata: Metadata) -> Non
         agreed = agreed and native.tensors(index, len(size.inputs), len(size.outputs)) == stated
     if not agreed:
         raise ArtifactError(f"{path}: its library is that of another model")
-
-
-def _memory_for(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Memory for an output, which begins where kernels write it, unless it is small."""
-    made: Array = _empty(0 if OPEN in shape else shape, dtype)
-    if made.nbytes <= _SMALL or made.ctypes.data % _ALIGNMENT == 0:
-        return made
-    memory: Array = _empty(made.nbytes + _ALIGNMENT, _byte)
-    begin = -memory.ctypes.data % _ALIGNMENT
-    aligned: Array = memory[begin : begin + made.nbytes].view(dtype).reshape(shape)
-    return aligned
-
-
-def _ready(value: Array, wanted: tuple[str, Any, tuple[int, ...]]) -> Array:
-    """An input as the library reads it: contiguous, and with all rows of the size."""
-    _, dtype, shape = wanted
-    if value.flags.c_contiguous and value.shape == shape:
-        return value
-    copied: Array = _empty(shape, dtype)
-    copy_rows(value, copied)
-    return copied

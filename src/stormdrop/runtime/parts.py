@@ -1,6 +1,6 @@
 """The parts of a model that onnxruntime runs, because no kernel can be made for their operators.
 
-The library calls `Parts.run` for each of them, in the thread that has called the model.
+The library calls `PartCalls.function` for each of them, in the thread that has called the model.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ import ctypes
 import importlib
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..errors import ArtifactError, one_line
+from ..errors import ArtifactError, InputError, one_line
 from .folder import OpenFolder
 from .inputs import Array, dtype_of
+
+RunPart = Callable[[int, Sequence[Array], Sequence[Array | None]], Sequence[Array]]
+"""Runs a part: its index, its inputs, and the memory of its outputs, None for one whose shape depends on data. It
+returns the outputs. Where there was memory they may be in it, or have to be copied there."""
 
 
 @dataclass
@@ -62,7 +65,6 @@ class Parts:
         self._metadata = metadata
         self._models = [files.read(part.file) for part in metadata.parts]
         self._sessions: list[Any] = []
-        self._current = _Current()
 
     def prepare(self, threads: int) -> None:
         """Makes the sessions.
@@ -73,6 +75,8 @@ class Parts:
         Raises:
             ArtifactError: onnxruntime does not take a part.
         """
+        from concurrent.futures import ThreadPoolExecutor  # most models have no parts, and need not wait for it
+
         # The first session of a process sets the mode for denormals of the thread that makes it, and leaves it so.
         with ThreadPoolExecutor(1) as thread:
             self._sessions = thread.submit(self._made, threads).result()
@@ -106,6 +110,26 @@ class Parts:
             options.graph_optimization_level = self._onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             return self._onnxruntime.InferenceSession(model, options, providers=providers)
 
+    def run(self, index: int, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Sequence[Array]:
+        """Runs a part: a `RunPart`."""
+        session = self._sessions[index]
+        names = [node.name for node in session.get_inputs()]
+        results: Sequence[Array] = session.run(None, dict(zip(names, inputs, strict=True)))
+        return results
+
+
+class PartCalls:
+    """The parts of a model as its library calls them.
+
+    Args:
+        name: The name of the model, for messages.
+        run: Runs a part.
+    """
+
+    def __init__(self, name: str, run: RunPart) -> None:
+        self._name, self._run = name, run
+        self._current = _Current()
+
     @contextmanager
     def call(self, outputs: list[Array]) -> Iterator[Call]:
         """A call of this thread, while it is in progress.
@@ -119,7 +143,7 @@ class Parts:
         finally:
             self._current.call = None
 
-    def run(
+    def function(
         self, _: Any, index: int, inputs: int, read: Any, input_: Any, outputs: int, written: Any, output: Any
     ) -> int:
         """Runs a part: the C interface's `stormdrop_part_function`."""
@@ -127,19 +151,19 @@ class Parts:
         assert call is not None
         try:
             arrays = [_array(read[i].contents, input_[i], call) for i in range(inputs)]
-            session = self._sessions[index]
-            names = [node.name for node in session.get_inputs()]
-            results: Sequence[Array] = session.run(None, dict(zip(names, arrays, strict=True)))
-            for i, result in zip(range(outputs), results, strict=True):
-                tensor = written[i].contents
-                if _is_open(tensor):
+            tensors = [written[i].contents for i in range(outputs)]
+            memory = [None if _is_open(tensor) else _array(tensor, output[i], call) for i, tensor in enumerate(tensors)]
+            results = self._run(index, arrays, memory)
+            for tensor, planned, result in zip(tensors, memory, results, strict=True):
+                if planned is None:
                     call.outputs[int(tensor.output)] = np.array(result, order="C")
-                else:
-                    np.copyto(_array(tensor, output[i], call), result, casting="no")
+                elif result is not planned:
+                    if result.shape != planned.shape:
+                        raise ValueError(f"a result has the shape {result.shape}, not {planned.shape}")
+                    np.copyto(planned, result, casting="no")
         except BaseException as error:  # noqa: BLE001  it is raised where the call was begun
-            known = isinstance(error, (ArtifactError, KeyboardInterrupt))
-            name = self._metadata.name
-            call.error = error if known else ArtifactError(f"{name}: onnxruntime's part fails: {one_line(error)}")
+            known = isinstance(error, (InputError, KeyboardInterrupt))
+            call.error = error if known else ArtifactError(f"{self._name}: onnxruntime's part fails: {one_line(error)}")
             return 1
         return 0
 

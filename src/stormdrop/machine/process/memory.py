@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from .cgroups import control_groups, words
 
 CHILD_SHARE = 0.75
@@ -30,6 +28,8 @@ def usable_memory(root: Path = Path("/")) -> int:
         >>> usable_memory() > 0
         True
     """
+    import psutil  # takes as long as all that loads a native model
+
     return min([int(psutil.virtual_memory().total), *(limit for limit, _ in _group_limits(root))])
 
 
@@ -39,6 +39,8 @@ def available_memory(root: Path = Path("/")) -> int:
     Args:
         root: The folder in which /proc and /sys are looked for.
     """
+    import psutil
+
     left = [max(0, limit - used) for limit, used in _group_limits(root)]
     return min([int(psutil.virtual_memory().available), *left])
 

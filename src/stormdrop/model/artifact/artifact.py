@@ -15,34 +15,37 @@ folder/
 from __future__ import annotations
 
 import copy
+import functools
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from ...errors import ArtifactError, ModelError, one_line
 from ...machine.process.forks import check_threads
 from ...machine.process.memory import return_freed_memory
+from ...machine.threads import checked_threads
 from ...runtime.calling import CallableModel
 from ...runtime.inputs import CallInputs
+from ...runtime.parts import RunPart
 from ...runtime.sizes import described, sizes_in_words
-from ..native.link import INTERFACE, link_model
 from ..program.compiled import CompiledProgram
 from ..program.document import to_json
-from ..program.executor import Execution, Kernels, Observer
 from ..program.program import Program
 from . import artifact_files
-from .artifact_files import METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder
-from .call_inputs import placed
-from .constants_file import write_constants
-from .kept_tuning import read_tuning
+from .artifact_files import INTERFACE, METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder
 from .loading import load_program
-from .machines import Entry, Machine, Machines, checked_threads, machine_of
 from .metadata import Metadata
+from .native_calls import NativeCalls
 from .onnxruntime_parts import OnnxruntimeParts
+from .weights_file import write_constants
+
+if TYPE_CHECKING:
+    from ..program.executor import Observer
+    from .in_process import InProcessCalls
 
 
 class CompiledModel(CallableModel):
@@ -104,8 +107,12 @@ class CompiledModel(CallableModel):
     def _make_ready(self) -> None:
         """Links the program into this process. Raises `ArtifactError` if it cannot be."""
         try:
-            kernels = Kernels(self._program)
-            self._machines: Machines | None = Machines(lambda: self._machine(kernels))
+            native = self._program.native
+            self._calls: NativeCalls | InProcessCalls = (
+                self._in_process(self._program)
+                if native is None
+                else NativeCalls(native, self.metadata, self.threads, self._run_part())
+            )
             # Runs the model without the program, if onnxruntime runs all of it.
             self._alone = self.foreign.alone(self.metadata, self.threads)
         except ModelError as error:
@@ -142,25 +149,22 @@ class CompiledModel(CallableModel):
     def reloaded(self, folder: Path) -> CompiledModel:
         """This model as it was saved to a folder, loaded where it runs.
 
-        The program of this model is given up for the one that is loaded, so that the weights are in memory once. This
-        model keeps its own only if the folder is native, because nothing could be saved from such a folder again.
+        This model then gives its own weights up for those of the folder, which are mapped, so that they are in memory
+        once; its kernels, too, unless the folder is native, because nothing could be saved from such kernels again.
 
         Args:
             folder: What `write_files` wrote.
 
         Raises:
-            ArtifactError: As `load`.
+            ArtifactError: As `load`. This model is then as it was.
         """
-        native = (folder / NATIVE).exists()
-        if not native:
-            del self._program
-            self._machines = None
-            return_freed_memory()
         loaded = CompiledModel.load(folder, threads=self.threads)
         loaded.symbols = self.symbols
-        if not native:
-            self._program = loaded._program
-            self._make_ready()
+        kernels = self._program if loaded._program.native is not None else loaded._program
+        self._program = replace(kernels, constants=loaded._program.constants)
+        self.__dict__.pop("_stepwise", None)
+        self._make_ready()
+        return_freed_memory()
         return loaded
 
     def save(self, folder: str | Path, native: bool = False) -> Path:
@@ -217,6 +221,8 @@ class CompiledModel(CallableModel):
 
     def _tuning(self) -> dict[str, Any] | None:
         """The document of its tuning; None if the folder has none, or is another model by now."""
+        from .kept_tuning import read_tuning
+
         if self.folder is None:
             return None
         try:
@@ -267,38 +273,68 @@ class CompiledModel(CallableModel):
         return {info.name: value for info, value in zip(self.outputs, self._results(feeds), strict=True)}
 
     def _results(self, feeds: Any) -> Sequence[NDArray[Any]]:
-        check_threads()
-        wanted, rows, arrays = self._inputs(feeds)
+        given = self._inputs(feeds)
         if self._alone is not None:
-            return self._alone(dict(zip(self._inputs.names, arrays, strict=True)))
-        infos, anywhere = self._inputs.sizes[wanted.index].inputs, self.metadata.anywhere
+            check_threads()
+            return self._alone(dict(zip(self._inputs.names, given.arrays, strict=True)))
+        return self._calls(given)
 
-        def call(machine: Machine) -> list[NDArray[Any]]:
-            execution, copies = machine(wanted.index)
-            places = [placed(info, one, anywhere, copies) for info, one in zip(infos, arrays, strict=True)]
-            values = execution.run([address for address, _ in places], [array for _, array in places])
-            return [(value if rows is None else value[:rows]).copy() for value in values]
+    @property
+    def native(self) -> bool:
+        """Whether it was loaded from a native folder and runs without TVM, so that it times its steps itself."""
+        return self._program.native is not None
 
-        if self._machines is None:
-            raise ArtifactError(f"{self.metadata.name}: its program was given up for the saved one, which did not load")
-        return self._machines.call(self.threads, call)
+    def profile_steps(self, feeds: Mapping[str, NDArray[Any]]) -> list[tuple[str, float]]:
+        """Runs a native model, and times its steps. For any other one `observed` tells of its steps.
+
+        Args:
+            feeds: As those of `run`.
+
+        Returns:
+            The symbol of each step, in the order of the execution, and its seconds.
+
+        Raises:
+            InputError: As `run`.
+            ArtifactError: As `run`.
+        """
+        assert isinstance(self._calls, NativeCalls)
+        return self._calls.profile(self._inputs(feeds))
 
     def observed(self, observer: Observer) -> CompiledModel:
-        """The same model, which tells `observer` of each of its steps before and after it; see `profile`."""
-        kernels = Kernels(self._program)
+        """The same model, which tells `observer` of each of its steps before and after it; see `profile`.
+
+        The kernels of a native model are then called by TVM, which is imported for this.
+
+        Args:
+            observer: Is told of the steps.
+
+        Raises:
+            ArtifactError: This is a native model that was made with another version of TVM.
+        """
         model = copy.copy(self)
-        model._machines = Machines(lambda: self._machine(kernels, observer))
+        model._calls = self._in_process(self._stepwise, observer)
         model._alone = None
         return model
 
-    def _machine(self, kernels: Kernels, observer: Observer | None = None) -> Machine:
-        run_part = self.foreign.runner(self.metadata, self.threads)
-        return machine_of(lambda size: Entry(Execution(self._program, kernels, size, run_part, observer), {}))
+    @functools.cached_property
+    def _stepwise(self) -> CompiledProgram:
+        """The program, with modules of TVM for its kernels."""
+        from .tvm_modules import with_modules
+
+        return with_modules(self._program, self.metadata)
+
+    def _in_process(self, program: CompiledProgram, observer: Observer | None = None) -> InProcessCalls:
+        from .in_process import InProcessCalls
+
+        return InProcessCalls(program, self.metadata, self.threads, self._run_part(), observer)
+
+    def _run_part(self) -> RunPart | None:
+        return self.foreign.runner(self.metadata, self.threads)
 
     def write_files(self, folder: Path, native: bool) -> str:
         """Writes the files into an empty folder, as a part of `save`. Returns their digest."""
         kernels = list(self._program.modules)
-        if any(code.kind != "llvm" for code in kernels):
+        if self._program.native is not None or any(code.kind != "llvm" for code in kernels):
             raise ArtifactError(
                 f"{self.metadata.name}: was loaded from a native model and cannot be saved: copy its folder"
             )
@@ -306,10 +342,9 @@ class CompiledModel(CallableModel):
         weights = [WEIGHTS] if self._program.constants else []
         if weights:
             write_constants(self._program, folder / WEIGHTS)
-        files = [NATIVE, INTERFACE.name] if native else [kernels_file(part) for part in range(len(kernels))]
+        files = [NATIVE, INTERFACE] if native else [kernels_file(part) for part in range(len(kernels))]
         if native:
             self._link(kernels, folder / NATIVE)
-            shutil.copyfile(INTERFACE, folder / INTERFACE.name)
         else:
             for file, code in zip(files, kernels, strict=True):
                 artifact_files.write_module(code, "bc", folder / file)
@@ -322,11 +357,14 @@ class CompiledModel(CallableModel):
         return Metadata.from_json(text.encode())[2]
 
     def _link(self, kernels: Sequence[Any], library: Path) -> None:
+        from ..native import link
+
+        shutil.copyfile(link.INTERFACE, library.with_name(INTERFACE))
         objects = [library.with_name(f"kernels-{part}.o") for part in range(len(kernels))]
         for file, module in zip(objects, kernels, strict=True):
             artifact_files.write_module(module, "o", file)
         weights = library.with_name(WEIGHTS)
-        link_model(
+        link.link_model(
             self.program,
             objects,
             library,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ...runtime.inputs import address_of, copy_rows
 from ...runtime.sizes import TensorInfo
-from ..program.executor import aligned_memory
+from ..program.memory import aligned_memory
 from ..program.program import ALIGNMENT, bytes_of
 
 Copies = dict[str, tuple[int, NDArray[Any]]]

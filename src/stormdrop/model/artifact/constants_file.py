@@ -1,6 +1,6 @@
 """A file of constants: their bytes, large ones from a multiple of a page on, so that whoever reads it maps them.
 
-An import hands the constants of a graph over in such a file, and a saved model keeps its own in one.
+An import hands the constants of a graph over in such a file. A saved model keeps its own in one; see `weights_file`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 
-from ..program.compiled import CompiledProgram
-from ..program.program import ALIGNMENT, Program
-from ..tensors import Array, array_of, mapped, tensor_of
+from ..program.memory import mapped
+from ..program.program import ALIGNMENT
+from ..tensors import Array, array_of, tensor_of
 
 _SMALL = 1 << 12  # bytes of a constant that begins a page, at least
 _ENDS = 1 << 12  # bytes at the beginning and at the end of a constant
@@ -93,40 +93,6 @@ def begin_of(end: int, size: int) -> int:
     """
     alignment = ALIGNMENT if size < _SMALL else mmap.PAGESIZE
     return -(-end // alignment) * alignment
-
-
-def write_constants(compiled: CompiledProgram, file: Path) -> None:
-    """Writes the constants of a program to a file.
-
-    Args:
-        compiled: The program.
-        file: The file, which is made. Only its owner may write to it, so that it may be mapped where it is.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    with file.open("wb") as stream:
-        file.chmod(file.stat().st_mode & ~0o022)
-        for place, value in zip(compiled.program.constants, compiled.constants, strict=True):
-            stream.write(bytes(place.offset - stream.tell()))
-            stream.write(value.data)
-
-
-def read_constants(program: Program, file: Path) -> list[NDArray[np.uint8]]:
-    """The constants of a program, mapped from a file; they stay valid if the file is removed.
-
-    Args:
-        program: The program.
-        file: What `write_constants` has written.
-
-    Raises:
-        ValueError: The file has another size.
-    """
-    size = file.stat().st_size
-    if size != program.constant_bytes:
-        raise ValueError(f"it holds {size} bytes, and the constants have {program.constant_bytes}")
-    data = mapped(file, np.uint8, 0, (size,)) if size else np.zeros(0, np.uint8)
-    return [data[place.offset : place.offset + place.bytes] for place in program.constants]
 
 
 class ConstantsReader:

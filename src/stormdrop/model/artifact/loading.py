@@ -1,4 +1,7 @@
-"""Loads the program of a saved model: its files are read once, checked, and loaded from what was checked."""
+"""Loads the program of a saved model: its files are read once, checked, and loaded from what was checked.
+
+A native model needs no TVM, which takes a second to import. `tvm_modules` is imported for the others.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,22 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import tvm
-import tvm_ffi
-from numpy.typing import NDArray
 
 from ...errors import ArtifactError, InputError, TargetError, one_line
-from ...machine.process.scratch import scratch_folder
+from ...machine import cpu_flags
 from ...machine.tiles import permit
-from ..program.compiled import CompiledProgram
+from ...runtime.library import Library, library_of
+from ..program.compiled import CompiledProgram, NativeCode
 from ..program.document import from_json
 from .artifact_files import KERNELS, METADATA, NATIVE, NO_MODEL, PROGRAM, WEIGHTS, open_files, private_copy, unchanging
-from .constants_file import read_constants
 from .metadata import Metadata, lacking_features
 from .onnxruntime_parts import OnnxruntimeParts
+from .weights_file import constants_in, map_constants
 
 
 def load_program(
@@ -70,11 +70,11 @@ def _load(
         raise ArtifactError(f"{path}: has the digest {found}, not {digest}: this is another model than the one meant")
     kernels = [NATIVE] if NATIVE in checksums else [name for name in checksums if name.endswith(".bc")] or [KERNELS]
     if here:
-        _check_runs_here(path, metadata, kernels[0])
+        _check_runs_here(path, metadata, kernels == [NATIVE])
     with contextlib.ExitStack() as stack:
         copies = {}
-        weights = [WEIGHTS] if WEIGHTS in checksums else []
-        for name in (PROGRAM, *weights, *kernels, *(part.file for part in metadata.foreign)):
+        stated = [WEIGHTS] if WEIGHTS in checksums else []
+        for name in (PROGRAM, *stated, *kernels, *(part.file for part in metadata.foreign)):
             if name not in files:
                 raise ArtifactError(f"{path}: {name} is missing")
             checked = unchanging if name == WEIGHTS else private_copy
@@ -84,26 +84,36 @@ def _load(
         foreign = OnnxruntimeParts(
             metadata.foreign, [Path(copies[part.file]).read_bytes() for part in metadata.foreign]
         )
-        name, constants = PROGRAM, list[NDArray[np.uint8]]()
+        name = PROGRAM
         try:
             program = from_json(Path(copies[PROGRAM]).read_bytes(), len(metadata.foreign))
             if [(size.inputs, size.outputs) for size in program.sizes] != [
                 (size.inputs, size.outputs) for size in metadata.all_sizes
             ]:
                 raise ValueError(f"its inputs and outputs are not those of {METADATA}")
-            if program.constants and not weights:
+            if program.constants and not stated:
                 raise ValueError(f"{METADATA} names no {WEIGHTS}, and it has constants")
-            modules = []
+            modules, library = list[Any](), None
             for name in kernels:
-                modules.append(_load_kernels(name, copies[name]))
-            if here:
-                _generate_code(modules)
-            for name in weights:
-                constants = read_constants(program, Path(copies[name]))
+                code = _load_kernels(path, name, copies[name], checksums[name], metadata, here)
+                if isinstance(code, Library):
+                    library = code
+                else:
+                    modules.append(code)
+            if here and modules:
+                from .tvm_modules import generate_code
+
+                generate_code(modules)
+            weights = np.zeros(0, np.uint8)
+            for name in stated:
+                weights = map_constants(program, Path(copies[name]))
+        except ArtifactError:
+            raise
         except Exception as error:
             # TVM raises whatever the system's loader or LLVM's parser raises.
             raise ArtifactError(f"{path}: {name} cannot be loaded: {one_line(error)}") from error
-    return CompiledProgram(program, modules, constants), metadata, found, foreign
+    native = None if library is None else NativeCode(library, weights)
+    return CompiledProgram(program, modules, constants_in(program, weights), native), metadata, found, foreign
 
 
 def _read_metadata(path: Path, files: Mapping[str, BinaryIO]) -> tuple[Metadata, dict[str, str], str]:
@@ -116,41 +126,34 @@ def _read_metadata(path: Path, files: Mapping[str, BinaryIO]) -> tuple[Metadata,
         raise ArtifactError(f"{path}: {METADATA} cannot be read: {one_line(error)}") from error
 
 
-def _check_runs_here(path: Path, metadata: Metadata, kernels: str) -> None:
-    if metadata.tvm != tvm.__version__:
-        raise ArtifactError(f"{path}: was made with TVM {metadata.tvm}; this is {tvm.__version__}; tune it again")
-    lacking = lacking_features(metadata.features)
+def _check_runs_here(path: Path, metadata: Metadata, native: bool) -> None:
+    if not native:
+        from .tvm_modules import check_version, has_bitcode_loader
+
+        check_version(metadata, str(path))
+        if not has_bitcode_loader():
+            raise ArtifactError(
+                f"{path}: holds LLVM bitcode, and this TVM has no LLVM; save the model with native=True"
+            )
+    lacking = cpu_flags.missing_features(metadata.features) if native else lacking_features(metadata.features)
     if lacking:
         raise ArtifactError(f"{path}: was made for {metadata.cpu}; this CPU lacks {', '.join(lacking)}")
     try:
         permit(metadata.units)
     except TargetError as error:
         raise ArtifactError(f"{path}: {error}") from error
-    if kernels != NATIVE and _loader("ll") is None:
-        raise ArtifactError(f"{path}: holds LLVM bitcode, and this TVM has no LLVM; save the model with native=True")
 
 
-def _generate_code(modules: Sequence[Any]) -> None:
-    """Makes machine code of LLVM's, each module in a thread."""
+def _load_kernels(path: Path, name: str, copy: str, digest: str, metadata: Metadata, here: bool) -> Library | Any:
+    """The kernels in a file: the library of a native model that needs no TVM, else a module of TVM."""
+    if name == NATIVE and here:
+        library = library_of(metadata.name, os.open(copy, os.O_RDONLY | os.O_CLOEXEC), digest)
+        if not library.needs_tvm:
+            return library
+    from .tvm_modules import check_version, load_bitcode, load_library
 
-    def generate(module: Any) -> None:
-        with contextlib.suppress(AttributeError):
-            module.get_function("main")  # to look up a name, even one that is not there, needs the machine code
-
-    with ThreadPoolExecutor(max(1, min(len(modules), os.cpu_count() or 1))) as threads:
-        list(threads.map(generate, modules))
-
-
-def _load_kernels(name: str, copy: str) -> Any:
     if name != NATIVE:
-        return _loader("ll")(copy, "bc")
-    # The system's loader knows libraries by name: it would take the name of a closed copy for that copy.
-    with scratch_folder() as folder:
-        library = folder / NATIVE
-        library.symlink_to(copy)
-        return tvm_ffi.load_module(library)
-
-
-def _loader(kind: str) -> Any:
-    """TVM's function that loads a module of a kind from a file; None if this TVM has none."""
-    return tvm_ffi.get_global_func(f"ffi.Module.load_from_file.{kind}", allow_missing=True)
+        return load_bitcode(copy)
+    if here:
+        check_version(metadata, str(path))
+    return load_library(copy)

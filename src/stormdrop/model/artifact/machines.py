@@ -1,5 +1,7 @@
 """The machines of a model: one for each call that is in progress, with its own memory.
 
+They execute a program by modules of TVM; see `in_process`.
+
 All machines of a model share its code and its constants. What each has for itself is the memory between kernels, and
 copies of inputs that cannot be read in place: those of a size are made by the first call of that size. A machine is
 kept for the next call, so there are as many as there were calls at one time, and `CoreShares` lets no more calls run at
@@ -18,7 +20,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import tvm_ffi
 
-from ...errors import InputError
 from ...machine.sharing.core_shares import CoreShares
 from ...machine.threads import thread_count
 from ..program.executor import Execution
@@ -99,28 +100,6 @@ class Machines:
             return function(machine)
         finally:
             self._idle.append(machine)
-
-
-def main_name(size: int) -> str:
-    """The name of the program's function for the size at this position: "main", "main_1" and so on."""
-    return f"main_{size}" if size else "main"
-
-
-def checked_threads(threads: int | None) -> int:
-    """The number of threads that a call may use.
-
-    Args:
-        threads: What the user asks for; None stands for all usable cores.
-
-    Raises:
-        InputError: It is no whole number, less than one, or more than the cores that this process may use.
-    """
-    cores = thread_count()
-    if threads is None:
-        return cores
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= cores:
-        raise InputError(f"threads={threads!r}: must be a whole number from 1 to {cores}, the cores of this process")
-    return threads
 
 
 @functools.cache

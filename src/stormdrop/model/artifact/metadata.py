@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 import msgspec
-import tvm
-from tvm.target import codegen
 
 from ..._version import __version__
 from ...errors import InputError, shown
@@ -128,7 +126,7 @@ class Metadata:
     layers: tuple[Layer, ...] = ()
     calls: tuple[tuple[KernelCall, ...], ...] = ()
     stormdrop: str = __version__
-    tvm: str = tvm.__version__
+    tvm: str = field(default_factory=lambda: _tvm().__version__)
 
     @property
     def all_sizes(self) -> tuple[Size, ...]:
@@ -238,6 +236,12 @@ def _finite(text: str) -> float:
     return value
 
 
+def _tvm() -> Any:
+    import tvm  # takes a second, and a native model runs without it
+
+    return tvm
+
+
 def lacking_features(features: Collection[str]) -> list[str]:
     """The instruction set extensions among `features` (LLVM's names) that this machine's CPU does not have, sorted."""
     return sorted(set(features) - host_features()) if has_llvm() else cpu_flags.missing_features(features)
@@ -249,4 +253,5 @@ def needed_features(target: Any) -> tuple[str, ...]:
     LLVM's model of a CPU also names tuning hints, and extensions that a virtual machine may hide. A model that was
     compiled and verified on this machine needs neither.
     """
-    return tuple(sorted({str(name) for name in codegen.llvm_get_cpu_features(target)} & host_features()))
+    features = _tvm().target.codegen.llvm_get_cpu_features(target)
+    return tuple(sorted({str(name) for name in features} & host_features()))

@@ -25,8 +25,9 @@ from ...errors import ModelError, one_line, shown
 from ...machine.denormals import denormals, restore_mode, set_mode
 from ...machine.detect import cpu_family, host_features
 from ...optional_packages import load
+from ...runtime.inputs import Array
+from ...runtime.parts import RunPart
 from ...runtime.sizes import OPEN
-from ..program.executor import Array, RunPart
 from .metadata import Metadata, OnnxruntimePart
 
 EXACT_SUMS = "session.x64quantprecision"

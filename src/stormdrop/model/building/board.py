@@ -29,12 +29,12 @@ from ...runtime.sizes import TensorInfo
 from ..artifact.artifact import CompiledModel
 from ..artifact.call_inputs import placed
 from ..artifact.loading import load_program
-from ..artifact.machines import main_name
 from ..artifact.metadata import Metadata
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..inputs.samples import Feeds
 from ..program.compiled import CompiledProgram
 from ..program.executor import Observer
+from ..program.program import main_name
 from .linked_main import linked_main
 
 T = TypeVar("T")

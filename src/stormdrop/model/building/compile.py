@@ -21,7 +21,6 @@ from ...runtime.sizes import Size, TensorInfo
 from ...sketches.contract import Variant
 from ..artifact.artifact import CompiledModel
 from ..artifact.layers import KernelCall
-from ..artifact.machines import main_name
 from ..artifact.metadata import FallbackReport, Metadata, Work, needed_features
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..graph.expressions import bindings_of, calls_kernel, part_index, variables_of
@@ -34,7 +33,9 @@ from ..graph.tasks import Task
 from ..passes.rewriting import constant as new_constant
 from ..passes.rewriting import rewrite_main
 from ..program.compiled import CompiledProgram
-from ..tensors import array_of, release_pages
+from ..program.memory import release_pages
+from ..program.program import main_name
+from ..tensors import array_of
 from .concatenation import Concatenation, find_concatenations
 from .derive import Main, derive_program, to_kernels
 from .fallback import schedule_fallback

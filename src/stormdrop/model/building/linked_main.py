@@ -15,8 +15,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ..artifact.machines import main_name
-from ..program.program import Program, SizeProgram, View
+from ..program.program import Program, SizeProgram, View, main_name
 
 _SYMBOL = "__tvm_ffi_"
 """TVM's names of kernels in a library begin with this."""

@@ -26,7 +26,8 @@ from ..onnx.contributed import OF_BYTES, is_contributed
 from ..onnx.index_ranges import index_ranges
 from ..onnx.standard import opset_of
 from ..onnx.weights import FileState, large_tensors, moved_in
-from ..tensors import Array, release_pages
+from ..program.memory import release_pages
+from ..tensors import Array
 from .origin import Origin, Outputs
 
 _BYTES = {"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger"}

@@ -42,6 +42,7 @@ static int execute(stormdrop_model *model, int32_t size, const void *const *inpu
                    double *seconds);
 
 uint32_t stormdrop_interface(void) { return STORMDROP_INTERFACE; }
+int32_t stormdrop_needs_tvm(void) { return sd_the_program.needs_tvm; }
 
 stormdrop_model *stormdrop_open(const char *path, const stormdrop_options *options) {
   static const stormdrop_options defaults = {.interface = STORMDROP_INTERFACE};

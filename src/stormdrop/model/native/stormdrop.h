@@ -58,6 +58,9 @@ typedef struct {
 /* The version of the interface that the library has. */
 uint32_t stormdrop_interface(void);
 
+/* Whether a kernel calls a function of TVM, as those of TopK and of sorting do: the model then cannot be opened. */
+int32_t stormdrop_needs_tvm(void);
+
 /* Why the last function that failed in this thread did so: one line. */
 const char *stormdrop_error(void);
 

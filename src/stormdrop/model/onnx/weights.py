@@ -21,7 +21,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo
 
 from ...errors import ModelError
-from ..tensors import Array, mapped
+from ..program.memory import mapped
+from ..tensors import Array
 
 LEAST = 1 << 16
 """The fewest bytes of a tensor that is kept in a file."""

@@ -68,12 +68,18 @@ def check_program(program: Program, parts: int | None = None) -> None:
 
 def _check_views(program: Program, size: SizeProgram) -> None:
     tensors: dict[int, tuple[str, int, int, int]] = {}
+    bytes_in: dict[str, Sequence[int]] = {
+        "storage": size.storage,
+        "constant": [constant.bytes for constant in program.constants],
+        "input": [bytes_of(info.shape, info.dtype) for info in size.inputs],
+        "output": [bytes_of(info.shape, info.dtype) for info in size.outputs],
+    }
     for position, view in enumerate(size.views):
         if view.dtype not in TYPES:
             raise ValueError(f"view {position} has an unknown type: {view.dtype!r}")
         if OPEN in view.shape and view.memory != "output":
             raise ValueError(f"view {position} has an open shape, which only outputs have")
-        memories = _memories(program, size, view)
+        memories = bytes_in[view.memory]
         if not 0 <= view.index < len(memories):
             raise ValueError(f"view {position} lies in {view.memory} {view.index}, and there are {len(memories)}")
         if not 0 <= view.offset <= view.offset + view.bytes <= memories[view.index]:
@@ -83,16 +89,6 @@ def _check_views(program: Program, size: SizeProgram) -> None:
         place = (view.memory, view.index, view.offset, view.bytes)
         if tensors.setdefault(view.tensor, place) != place:
             raise ValueError(f"view {position} is of a tensor that lies somewhere else")
-
-
-def _memories(program: Program, size: SizeProgram, view: View) -> Sequence[int]:
-    """The bytes of each memory of the kind in which a view lies."""
-    if view.memory == "storage":
-        return size.storage
-    if view.memory == "constant":
-        return [constant.bytes for constant in program.constants]
-    infos = size.inputs if view.memory == "input" else size.outputs
-    return [bytes_of(info.shape, info.dtype) for info in infos]
 
 
 def _check_steps(size: SizeProgram, parts: int | None) -> None:

@@ -9,7 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.library import Library
 from .program import Program
+
+
+@dataclass(frozen=True)
+class NativeCode:
+    """What the library of a native model executes.
+
+    Attributes:
+        library: The library, which holds the program and its kernels.
+        weights: The content of the file of the constants, which begins at a multiple of 64 bytes.
+    """
+
+    library: Library
+    weights: NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -18,10 +32,12 @@ class CompiledProgram:
 
     Attributes:
         program: The program.
-        modules: TVM's modules that hold the kernels.
+        modules: TVM's modules that hold the kernels; none if a library executes the program.
         constants: The bytes of each constant, in the order of `Program.constants`.
+        native: The library that executes the program.
     """
 
     program: Program
     modules: Sequence[Any]
     constants: Sequence[NDArray[np.uint8]]
+    native: NativeCode | None = None

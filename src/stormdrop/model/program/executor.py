@@ -12,23 +12,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by it
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import ModelError
+from ...runtime.inputs import Array
+from ...runtime.parts import RunPart
 from ...runtime.sizes import OPEN
 from .compiled import CompiledProgram
-from .program import ALIGNMENT, Step, View, bits_of, bytes_of, offsets_of
+from .memory import aligned_memory
+from .program import Step, View, bits_of, bytes_of, offsets_of
 from .run_steps import ENTRY_BYTES, function_of, run_steps_of
-
-Array = NDArray[Any]
-
-RunPart = Callable[[int, Sequence[Array], Sequence[Array | None]], Sequence[Array]]
-"""Runs a part: its index, its inputs, and the memory of its outputs, None for one whose shape depends on data. It
-returns the outputs; where there was memory, they are in it."""
 
 Observer = Callable[[Step, bool, Callable[[], list[Array]]], None]
 """Is told of each step before it is run (True) and after it (False). The function gives the arguments as arrays."""
@@ -221,23 +216,11 @@ class Execution:
         return [made[index] if array is None else array for index, array in enumerate(self.outputs)]
 
 
-def aligned_memory(size: int, alignment: int = ALIGNMENT) -> NDArray[np.uint8]:
-    """Memory that begins at a multiple of so many bytes.
-
-    Args:
-        size: Its bytes.
-        alignment: The number.
-    """
-    memory = np.empty(size + alignment, np.uint8)
-    begin = -_address(memory) % alignment
-    return memory[begin : begin + size]
-
-
 def _address(array: Array) -> int:
     return int(array.ctypes.data)
 
 
-def _array_in(memory: NDArray[np.uint8], size: int, shape: tuple[int, ...], dtype: str) -> Array:
+def _array_in(memory: Array, size: int, shape: tuple[int, ...], dtype: str) -> Array:
     return memory[:size].view(np.dtype(dtype)).reshape(shape)
 
 

@@ -170,6 +170,11 @@ class Program:
         return max((each.offset + each.bytes for each in self.constants), default=0)
 
 
+def main_name(size: int) -> str:
+    """The name of the program's function for the size at this position: "main", "main_1" and so on."""
+    return f"main_{size}" if size else "main"
+
+
 def bytes_of(shape: Iterable[int], dtype: str) -> int:
     """The bytes of a tensor. A size that depends on data counts as none.
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
 from ..inputs.samples import Feeds
-from ..tensors import release_pages
+from ..program.memory import release_pages
 from .arrays import error_of, mean_error
 from .exact import Site, output_name
 from .expected import Computing, Expected, Fault

@@ -25,7 +25,7 @@ from onnx import helper
 from onnx_ir.passes import common as passes
 from onnxscript.rewriter import MatchResult, RewriteRuleClassBase
 
-from ...tensors import mapped
+from ...program.memory import mapped
 from ..nodes import with_nodes
 from ..standard import is_standard
 from .functions import inline_functions

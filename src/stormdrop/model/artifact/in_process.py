@@ -1,0 +1,71 @@
+"""Calls of a program whose kernels are modules of TVM, executed step by step in this process."""
+
+from __future__ import annotations
+
+from ...machine.process.forks import check_threads
+from ...runtime.inputs import Array, Given
+from ...runtime.parts import RunPart
+from ..program.compiled import CompiledProgram
+from ..program.executor import Execution, Kernels, Observer
+from .call_inputs import placed
+from .machines import Entry, Machine, Machines, machine_of
+from .metadata import Metadata
+
+
+class InProcessCalls:
+    """Calls a program. Several threads may use one object.
+
+    Args:
+        compiled: The program, with modules of its kernels.
+        metadata: What the model says about itself.
+        threads: The most threads that a call uses.
+        run_part: Runs its parts, if it has some.
+        observer: Is told of each step before and after it.
+
+    Attributes:
+        machines: Its machines.
+
+    Raises:
+        Exception: Whatever TVM raises if the code cannot be linked into this process.
+    """
+
+    def __init__(
+        self,
+        compiled: CompiledProgram,
+        metadata: Metadata,
+        threads: int,
+        run_part: RunPart | None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._anywhere, self._sizes, self._threads = metadata.anywhere, metadata.all_sizes, threads
+        kernels = Kernels(compiled)
+
+        def machine() -> Machine:
+            return machine_of(lambda size: Entry(Execution(compiled, kernels, size, run_part, observer), {}))
+
+        self.machines = Machines(machine)
+
+    def __call__(self, given: Given) -> list[Array]:
+        """Runs the program.
+
+        Args:
+            given: The inputs of the call.
+
+        Returns:
+            Its outputs. The arrays belong to the caller.
+
+        Raises:
+            ArtifactError: A model has run in this process before it was forked.
+            ModelError: onnxruntime does not take the inputs of a part.
+        """
+        check_threads()
+        wanted, rows, arrays = given
+        infos = self._sizes[wanted.index].inputs
+
+        def call(machine: Machine) -> list[Array]:
+            execution, copies = machine(wanted.index)
+            places = [placed(info, one, self._anywhere, copies) for info, one in zip(infos, arrays, strict=True)]
+            values = execution.run([address for address, _ in places], [array for _, array in places])
+            return [(value if rows is None else value[:rows]).copy() for value in values]
+
+        return self.machines.call(self._threads, call)

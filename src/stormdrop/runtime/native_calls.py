@@ -1,0 +1,108 @@
+"""Calls of a native model on inputs that are checked: where the library reads and writes."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArtifactError
+from .inputs import Array, Given, address_of, copy_rows
+from .library import NativeModel
+from .parts import PartCalls
+from .sizes import OPEN
+
+_SMALL = 1 << 13  # bytes of an output that is copied faster than memory for it is aligned
+_ALIGNMENT = 64
+
+_empty, _byte = np.empty, np.dtype(np.uint8)
+
+
+class NativeCalls:
+    """Calls a native model. Several threads may use one object.
+
+    Args:
+        native: The model.
+        parts: Its parts that onnxruntime runs, if it has some.
+        inputs: The number of its inputs.
+        outputs: The number of its outputs.
+    """
+
+    def __init__(self, native: NativeModel, parts: PartCalls | None, inputs: int, outputs: int) -> None:
+        self._native, self._run, self._handle = native, native.run, native.handle
+        self._parts = parts
+        self._inputs, self._outputs = ctypes.c_void_p * inputs, ctypes.c_void_p * outputs
+
+    def __call__(self, given: Given) -> list[Array]:
+        """Runs the model.
+
+        Args:
+            given: The inputs of the call.
+
+        Returns:
+            Its outputs. The arrays belong to the caller.
+
+        Raises:
+            ArtifactError: A kernel or a part fails, or the model was opened before this process was forked.
+            Exception: Whatever running a part raises that says in one line what is wrong.
+        """
+        inputs, outputs, _read, made = self._memory(given)  # what is read lives until the end of the call
+        if self._parts is None:
+            if self._run(self._handle, given.wanted.index, inputs, outputs, None):
+                raise ArtifactError(self._native.error())
+        else:
+            with self._parts.call(made) as call:
+                failed = self._run(self._handle, given.wanted.index, inputs, outputs, None)
+            if failed:
+                raise call.error or ArtifactError(self._native.error())
+        return made if given.rows is None else [value[: given.rows].copy() for value in made]
+
+    def profile(self, given: Given) -> list[tuple[str, float]]:
+        """Runs the model, and times its steps.
+
+        Args:
+            given: The inputs of the call.
+
+        Returns:
+            The name of each step, in the order of the execution, and its seconds.
+
+        Raises:
+            ArtifactError: As for a call.
+            Exception: As for a call.
+        """
+        inputs, outputs, _read, made = self._memory(given)  # what is read lives until the end of the call
+        if self._parts is None:
+            return self._native.profile(given.wanted.index, inputs, outputs)
+        with self._parts.call(made) as call:
+            try:
+                return self._native.profile(given.wanted.index, inputs, outputs)
+            except ArtifactError as error:
+                raise call.error or error from None
+
+    def _memory(self, given: Given) -> tuple[Any, Any, list[Array], list[Array]]:
+        """The addresses of the inputs and of the outputs, the arrays that are there, and arrays for the outputs."""
+        read = [_ready(value, each) for value, each in zip(given.arrays, given.wanted.inputs)]  # noqa: B905  checked
+        made = [_memory_for(shape, dtype) for _, dtype, shape in given.wanted.outputs]
+        return self._inputs(*map(address_of, read)), self._outputs(*map(address_of, made)), read, made
+
+
+def _memory_for(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Memory for an output, which begins where kernels write it, unless it is small."""
+    made: Array = _empty(0 if OPEN in shape else shape, dtype)
+    if made.nbytes <= _SMALL or made.ctypes.data % _ALIGNMENT == 0:
+        return made
+    memory: Array = _empty(made.nbytes + _ALIGNMENT, _byte)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    aligned: Array = memory[begin : begin + made.nbytes].view(dtype).reshape(shape)
+    return aligned
+
+
+def _ready(value: Array, wanted: tuple[str, Any, tuple[int, ...]]) -> Array:
+    """An input as the library reads it: contiguous, and with all rows of the size."""
+    _, dtype, shape = wanted
+    if value.flags.c_contiguous and value.shape == shape:
+        return value
+    copied: Array = _empty(shape, dtype)
+    copy_rows(value, copied)
+    return copied
