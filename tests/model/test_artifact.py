@@ -17,7 +17,7 @@ import stormdrop
 from stormdrop.errors import ArtifactError, InputError
 from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.threads import usable_cores
-from stormdrop.model.artifact import artifact_files, call_inputs, loading
+from stormdrop.model.artifact import artifact_files, call_inputs, tvm_modules
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.artifact.metadata import Metadata
 from stormdrop.model.building.compile import build
@@ -405,7 +405,7 @@ def test_nothing_of_another_model_runs(
     """Whoever replaces a file also writes its checksum and the digest into the metadata."""
     meant = model.digest
     assert meant is not None
-    monkeypatch.setattr(loading, "_loader", lambda kind: pytest.fail(f"{kind} is loaded"))
+    monkeypatch.setattr(tvm_modules, "load_bitcode", lambda file: pytest.fail(f"{file} is loaded"))
     (saved / "kernels.bc").write_bytes(b"evil code")
     metadata, checksums, _ = Metadata.from_json((saved / "metadata.json").read_bytes())
     checksums["kernels.bc"] = artifact_files.checksum(saved / "kernels.bc")

@@ -1,7 +1,7 @@
 """A model in, a tuned model out. The rooms from the lowest to the highest; each imports lower ones only.
 
 program/                    what a compiled model is: calls of kernels on planned memory, as plain data
-tensors.py                  tensors, arrays and parts of files that share their memory
+tensors.py                  tensors and arrays that share their memory
 native/                     a program as a shared library with a C interface
 artifact/                   the compiled model: called, saved to a folder, loaded again
 profile.py, call_record.py  where its time goes
@@ -60,8 +60,8 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
         threads: The most threads that one call uses, the calling thread included; all usable cores by default.
 
     Raises:
-        ArtifactError: The folder holds no model or one with another digest, or its model does not run on this machine
-            or with this TVM.
+        ArtifactError: The folder holds no model or one with another digest, or its model does not run on this machine,
+            or not with this TVM, which native models do without.
         InputError: `digest` is no digest, or `threads` is no number from 1 to the usable cores.
 
     Example:

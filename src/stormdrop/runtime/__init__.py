@@ -1,13 +1,14 @@
 """Runs native models with NumPy alone: no TVM, no compiler.
 
-model.py     a loaded model: NumPy arrays in, NumPy arrays out
-calling.py   how models are called
-inputs.py    the inputs of a call: checked, and given a size
-sizes.py     inputs and outputs at each size, and how messages say them
-folder.py    the files of a saved model, checked before anything of them runs
-metadata.py  what a model says about itself
-library.py   the C interface of model.so
-parts.py     the parts of a model that onnxruntime runs
+model.py         a loaded model: NumPy arrays in, NumPy arrays out
+calling.py       how models are called
+inputs.py        the inputs of a call: checked, and given a size
+sizes.py         inputs and outputs at each size, and how messages say them
+folder.py        the files of a saved model, checked before anything of them runs
+metadata.py      what a model says about itself
+library.py       the C interface of model.so
+native_calls.py  its calls
+parts.py         the parts of a model that onnxruntime runs
 
 Nothing here imports anything of stormdrop but its errors.
 """

@@ -35,13 +35,13 @@ from ...runtime.sizes import described, sizes_in_words
 from ..program.compiled import CompiledProgram
 from ..program.document import to_json
 from ..program.program import Program
+from ..program.weights_file import write_constants
 from . import artifact_files
 from .artifact_files import INTERFACE, METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder
 from .loading import load_program
 from .metadata import Metadata
 from .native_calls import NativeCalls
 from .onnxruntime_parts import OnnxruntimeParts
-from .weights_file import write_constants
 
 if TYPE_CHECKING:
     from ..program.executor import Observer
@@ -56,6 +56,10 @@ class CompiledModel(CallableModel):
     time: the calls in progress share the cores out, and those that find no core free wait.
     After a fork only one of the two processes can run models: start other processes with
     `multiprocessing.get_context("spawn")`, or fork before the first run.
+
+    A model that was loaded from a native folder is executed by its library, without TVM. Such models share the cores
+    out among themselves: their calls and those of other models do not know of each other. Both processes can run them
+    after a fork, unless onnxruntime runs a part.
 
     Attributes:
         threads: The most threads that one call uses, the calling thread included.
@@ -126,8 +130,8 @@ class CompiledModel(CallableModel):
         """Loads a saved model. This runs code of the folder: load what you trust, or check its digest.
 
         Loading needs no compiler and no `PATH`. It takes a second or more if the kernels are LLVM bitcode, which has
-        to become machine code. A native model needs TVM's runtime library only (`TVM_USE_RUNTIME_LIB=1`, or a TVM
-        package without the compiler).
+        to become machine code. A native model needs no TVM: TVM is imported if a kernel calls a function of it, as
+        those of TopK and of sorting do, or once the model is `observed`.
 
         Args:
             folder: What `save` wrote.
@@ -137,7 +141,7 @@ class CompiledModel(CallableModel):
 
         Raises:
             ArtifactError: The folder holds no model or one with another digest, its files are damaged, they were made
-                with another version of TVM, or this CPU lacks instructions that the kernels use.
+                with another version of TVM and need it, or this CPU lacks instructions that the kernels use.
             InputError: `digest` is no digest, or `threads` is no number from 1 to the usable cores.
         """
         checked_threads(threads)  # before anything of the folder runs
@@ -263,7 +267,7 @@ class CompiledModel(CallableModel):
 
         Raises:
             InputError: An input is missing, unknown, on another device, or of another shape or type.
-            ArtifactError: A model has run in this process before it was forked.
+            ArtifactError: A model has run in this process before it was forked, and this one needs its threads.
 
         Example:
             ```python

@@ -21,10 +21,10 @@ from ...machine.tiles import permit
 from ...runtime.library import Library, library_of
 from ..program.compiled import CompiledProgram, NativeCode
 from ..program.document import from_json
+from ..program.weights_file import constants_in, map_constants
 from .artifact_files import KERNELS, METADATA, NATIVE, NO_MODEL, PROGRAM, WEIGHTS, open_files, private_copy, unchanging
 from .metadata import Metadata, lacking_features
 from .onnxruntime_parts import OnnxruntimeParts
-from .weights_file import constants_in, map_constants
 
 
 def load_program(
