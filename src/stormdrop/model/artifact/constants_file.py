@@ -1,6 +1,7 @@
 """A file of constants: their bytes, large ones from a multiple of a page on, so that whoever reads it maps them.
 
-An import hands the constants of a graph over in such a file. A saved model keeps its own in one; see `program.weights_file`.
+An import hands the constants of a graph over in such a file, and a saved model keeps its own in one; see
+`program.weights_file`.
 """
 
 from __future__ import annotations
