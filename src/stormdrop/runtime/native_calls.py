@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArtifactError
-from .inputs import Array, Given, address_of, copy_rows
+from .inputs import Array, Given, Wanted, address_of, copy_rows
 from .library import NativeModel
 from .parts import PartCalls
 from .sizes import OPEN
@@ -47,16 +47,17 @@ class NativeCalls:
             ArtifactError: A kernel or a part fails, or the model was opened before this process was forked.
             Exception: Whatever running a part raises that says in one line what is wrong.
         """
-        inputs, outputs, _read, made = self._memory(given)  # what is read lives until the end of the call
+        wanted, rows, arrays = given
+        inputs, outputs, _read, made = self._memory(wanted, arrays)  # what is read lives until the end of the call
         if self._parts is None:
-            if self._run(self._handle, given.wanted.index, inputs, outputs, None):
+            if self._run(self._handle, wanted.index, inputs, outputs, None):
                 raise ArtifactError(self._native.error())
         else:
             with self._parts.call(made) as call:
-                failed = self._run(self._handle, given.wanted.index, inputs, outputs, None)
+                failed = self._run(self._handle, wanted.index, inputs, outputs, None)
             if failed:
                 raise call.error or ArtifactError(self._native.error())
-        return made if given.rows is None else [value[: given.rows].copy() for value in made]
+        return made if rows is None else [value[:rows].copy() for value in made]
 
     def profile(self, given: Given) -> list[tuple[str, float]]:
         """Runs the model, and times its steps.
@@ -71,19 +72,20 @@ class NativeCalls:
             ArtifactError: As for a call.
             Exception: As for a call.
         """
-        inputs, outputs, _read, made = self._memory(given)  # what is read lives until the end of the call
+        wanted, _, arrays = given
+        inputs, outputs, _read, made = self._memory(wanted, arrays)  # what is read lives until the end of the call
         if self._parts is None:
-            return self._native.profile(given.wanted.index, inputs, outputs)
+            return self._native.profile(wanted.index, inputs, outputs)
         with self._parts.call(made) as call:
             try:
-                return self._native.profile(given.wanted.index, inputs, outputs)
+                return self._native.profile(wanted.index, inputs, outputs)
             except ArtifactError as error:
                 raise call.error or error from None
 
-    def _memory(self, given: Given) -> tuple[Any, Any, list[Array], list[Array]]:
+    def _memory(self, wanted: Wanted, arrays: list[Array]) -> tuple[Any, Any, list[Array], list[Array]]:
         """The addresses of the inputs and of the outputs, the arrays that are there, and arrays for the outputs."""
-        read = [_ready(value, each) for value, each in zip(given.arrays, given.wanted.inputs)]  # noqa: B905  checked
-        made = [_memory_for(shape, dtype) for _, dtype, shape in given.wanted.outputs]
+        read = [_ready(value, each) for value, each in zip(arrays, wanted.inputs)]  # noqa: B905  checked
+        made = [_memory_for(shape, dtype) for _, dtype, shape in wanted.outputs]
         return self._inputs(*map(address_of, read)), self._outputs(*map(address_of, made)), read, made
 
 
