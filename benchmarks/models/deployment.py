@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import select
@@ -390,7 +391,7 @@ def show(campaign: Campaign, entries: Mapping[str, Mapping[str, Any]]) -> None:
     for name, entry in entries.items():
         cells = {way: [*_times(entry, way), *_memory(entry, way)] for way in entry["ways"]}
         rows += [[name, way, *row] for way, row in cells.items()]
-        print(f"\n{name} (ms): {_setting(entry)}")
+        print(f"\n{name} (ms): {_setting(entry)}\n{_start(entry)}")
         table(["", *_TIMES], [[way, *row[: len(_TIMES)]] for way, row in cells.items()])
         for way, why in entry["failed"].items():
             print(f"{way}: {why}")
@@ -402,7 +403,7 @@ def show(campaign: Campaign, entries: Mapping[str, Mapping[str, Any]]) -> None:
     ]
     table(["", *entries], memory)
     headings = ["model", "", *(f"{each} (ms)" for each in _TIMES), *(f"{each} (MB)" for each in _MEMORY)]
-    notes = [f"- {name}: {_setting(entry)}" for name, entry in entries.items()]
+    notes = [f"- {name}: {_setting(entry)}; {_start(entry)}" for name, entry in entries.items()]
     notes += [f"- {name}, {way}: {why}" for name, entry in entries.items() for way, why in entry["failed"].items()]
     document = "\n\n".join([markdown(_WEIGHT, weights), markdown(headings, rows), "\n".join(notes)])
     (OUT / "deployment.md").write_text(f"{document}\n")
@@ -419,6 +420,12 @@ def _setting(entry: Mapping[str, Any]) -> str:
     load = f" ({entry['disturbed']} disturbed)" if entry["disturbed"] else ""
     read = f"{_mega(entry['bytes'])} MB read in {_milli(entry['reading'])} ms"
     return f"{tuned}, {entry['repetitions']} runs{load}, {read}"
+
+
+def _start(entry: Mapping[str, Any]) -> str:
+    """How long the interpreter and NumPy take, which all processes begin with."""
+    pairs = (zip(samples["python"], samples["numpy"], strict=True) for samples in entry["ways"].values())
+    return f"of an answer {_milli(map(sum, itertools.chain(*pairs)))} ms are Python's and NumPy's"
 
 
 def _times(entry: Mapping[str, Any], way: str) -> list[str]:
