@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
+import stormdrop
 from stormdrop.errors import MeasureError
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
@@ -23,11 +24,16 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The script. Its processes use this interpreter and this very stormdrop, in the place of what is installed."""
     for folder in (FOLDER, FOLDER / "models"):
         monkeypatch.syspath_prepend(str(folder))
     module = importlib.import_module("deployment")
-    monkeypatch.setattr(module, "python_of", lambda environment: Path(sys.executable))
+    source = Path(stormdrop.__file__).parents[1]
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift  # -I\nPYTHONPATH="{source}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(module, "python_of", lambda environment: python)
     return module
 
 
