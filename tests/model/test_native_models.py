@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -47,7 +49,7 @@ import stormdrop
 folder, inputs, outputs = sys.argv[1:]
 model = stormdrop.load(folder)
 np.savez(outputs, **model.run(dict(np.load(inputs))))
-model.profile_steps(dict(np.load(inputs)))
+model.profile(dict(np.load(inputs)))
 print(model, model.program, model.metadata.tvm, model.inputs, model.sizes, model.digest, model.threads, file=sys.stderr)
 print(*sys.modules)
 """
@@ -86,6 +88,34 @@ def test_nothing_heavy_is_imported_for_an_answer(model: CompiledModel, folder: P
     assert not {name.partition(".")[0] for name in loaded.split()} & set(HEAVY)
     answer = np.load(tmp_path / "y.npz")
     assert all(np.array_equal(answer[name], value) for name, value in model.run(feeds).items())
+
+
+def test_parts_are_run_without_tvm(target: Cpu, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    for source in (gelu_inside(), only_a_loop()):
+        made = build(load_graph(source), {}, target)
+        feeds = random_feeds(made.inputs, 1)
+        np.savez(tmp_path / "x.npz", **feeds)  # type: ignore[arg-type]
+        native = made.save(tmp_path / "model.sd", native=True)
+        loaded = as_another_process("-c", FIRST_ANSWER, str(native), str(tmp_path / "x.npz"), str(tmp_path / "y.npz"))
+        assert "onnxruntime" in loaded.split() and not {"tvm", "tvm_ffi"} & set(loaded.split())
+        answer = np.load(tmp_path / "y.npz")
+        assert all(np.array_equal(answer[name], value) for name, value in made.run(feeds).items())
+
+
+def test_the_library_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "m")
+    for name in ("metadata.json", "program.json"):
+        document = json.loads((tmp_path / "m" / name).read_text())
+        size = document if name == "metadata.json" else document["sizes"][0]
+        size["inputs"][0]["name"] = "another"
+        (tmp_path / "m" / name).write_text(json.dumps(document))
+    document = json.loads((tmp_path / "m" / "metadata.json").read_text())
+    document["digest"] = "0" * 64
+    document["checksums"]["program.json"] = hashlib.sha256((tmp_path / "m" / "program.json").read_bytes()).hexdigest()
+    (tmp_path / "m" / "metadata.json").write_text(json.dumps(document))
+    with pytest.raises(ArtifactError, match="its library is that of another model"):
+        stormdrop.load(tmp_path / "m")
 
 
 def test_the_command_line_runs_it_without_tvm(folder: Path) -> None:
@@ -142,7 +172,7 @@ def test_an_observer_sees_the_steps_after_the_folder_is_gone(model: CompiledMode
     for each in (observed, loaded, observed):
         np.testing.assert_array_equal(each.run(feeds)["y"], model.run(feeds)["y"])
     assert seen == [step.symbol for step in loaded.program.sizes[0].steps] * 2
-    assert [name for name, _ in loaded.profile_steps(feeds)] == seen[: len(seen) // 2]
+    assert [name for name, _ in loaded.profile(feeds)] == seen[: len(seen) // 2]
     ours, theirs = arrays.copy(), arrays
     theirs.clear()
     model.observed(observe).run(feeds)
@@ -195,11 +225,19 @@ def test_threads_call_two_models(
     for each in threads:
         each.join()
     assert wrong == []
-    assert len(os.listdir("/proc/self/task")) - before <= loaded.threads  # noqa: PTH208  workers are shared, and few
+    assert len(os.listdir("/proc/self/task")) - before <= loaded.threads - 1  # noqa: PTH208  workers are shared
 
 
 def _answer(model: CompiledModel, x: Any, queue: Any) -> None:
     queue.put(model(x))
+
+
+def _refusal(model: CompiledModel, feeds: Any, queue: Any) -> None:
+    try:
+        model.run(feeds)
+        queue.put("it ran")
+    except ArtifactError as error:
+        queue.put(str(error))
 
 
 @pytest.mark.parametrize("order", ["run first", "fork first"])
@@ -214,6 +252,18 @@ def test_both_processes_run_it_after_a_fork(folder: Path, model: CompiledModel, 
     np.testing.assert_array_equal(queue.get(timeout=60), model(x))
     child.join()
     np.testing.assert_array_equal(loaded(x), model(x))
+
+
+def test_a_part_is_refused_after_a_fork(target: Cpu, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    model = build(load_graph(gelu_inside()), {}, target)
+    loaded, feeds = stormdrop.load(model.save(tmp_path / "model.sd", native=True)), random_feeds(model.inputs, 1)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_refusal, args=(loaded, feeds, queue))
+    child.start()
+    assert "do not survive a fork" in queue.get(timeout=60)
+    child.join()
 
 
 def test_onnxruntime_runs_parts(target: Cpu, tmp_path: Path) -> None:

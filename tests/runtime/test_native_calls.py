@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
 import re
 import shutil
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -248,6 +250,22 @@ def test_metadata_that_do_not_agree_with_the_library_are_refused(folder: Path, t
     (tmp_path / "m" / "metadata.json").write_text(json.dumps(document))
     with pytest.raises(ArtifactError, match="its library is that of another model"):
         load(tmp_path / "m")
+
+
+def test_a_library_without_the_interface_is_refused_and_spoils_nothing(folder: Path, tmp_path: Path) -> None:
+    """The system's loader keeps it, by its descriptor, which no other library may get."""
+    source = tmp_path / "other.c"
+    source.write_text("unsigned stormdrop_interface(void) { return 1; }\n")
+    shutil.copytree(folder, tmp_path / "m")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "m" / "model.so", source], check=True)
+    document = json.loads((tmp_path / "m" / "metadata.json").read_text())
+    document["digest"] = "0" * 64
+    document["checksums"]["model.so"] = hashlib.sha256((tmp_path / "m" / "model.so").read_bytes()).hexdigest()
+    (tmp_path / "m" / "metadata.json").write_text(json.dumps(document))
+    with pytest.raises(ArtifactError, match="its library is not one of stormdrop"):
+        load(tmp_path / "m")
+    x = np.ones((1, 16), np.float32)
+    np.testing.assert_array_equal(load(folder)(x), 2 * x + C)
 
 
 def test_eight_threads_call_two_models(folder: Path, sized: CompiledModel) -> None:

@@ -262,7 +262,7 @@ class CallTimer:
         """
         if not model.native:
             return model.observed(self).run
-        return lambda feeds: self._current.extend(model.profile_steps(feeds))
+        return lambda feeds: self._current.extend(model.profile(feeds))
 
     def __call__(self, step: Step, before: bool, arguments: Any) -> None:
         now = time.perf_counter()

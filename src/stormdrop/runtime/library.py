@@ -7,13 +7,15 @@ threads of the first one.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import ArtifactError
 from .inputs import Array, address_of
+from .sizes import Size
 
 INTERFACE = 1
 """The version of the C interface."""
@@ -60,6 +62,7 @@ class Library:
 
     Attributes:
         descriptor: The file.
+        interface: The version of its interface. With another one than `INTERFACE` nothing else of it can be called.
         needs_tvm: Whether its kernels call functions of TVM: such a model cannot be opened.
 
     Raises:
@@ -69,8 +72,11 @@ class Library:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._library = library = ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        library.stormdrop_interface.restype = ctypes.c_uint32
+        self.interface = int(library.stormdrop_interface())
+        if self.interface != INTERFACE:
+            return
         signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
-            "interface": (ctypes.c_uint32, ()),
             "needs_tvm": (ctypes.c_int32, ()),
             "error": (ctypes.c_char_p, ()),
             "open": (ctypes.c_void_p, (ctypes.c_char_p, ctypes.POINTER(_Options))),
@@ -159,9 +165,22 @@ class NativeModel:
             if each
         ]
 
-    def sizes(self) -> int:
-        """The number of sizes that the library has."""
-        return int(self._library._sizes(self.handle))
+    def check_agreement(self, name: str, sizes: Sequence[Size]) -> None:
+        """Checks that the library reads and writes what the metadata of a model say.
+
+        Args:
+            name: What messages call the model.
+            sizes: The sizes of the metadata.
+
+        Raises:
+            ArtifactError: It has other inputs or outputs, as that of another model.
+        """
+        agreed = self._library._sizes(self.handle) == len(sizes)
+        for index, size in enumerate(sizes if agreed else ()):
+            stated = [(info.name, info.dtype, info.shape) for info in itertools.chain(size.inputs, size.outputs)]
+            agreed = agreed and self.tensors(index, len(size.inputs), len(size.outputs)) == stated
+        if not agreed:
+            raise ArtifactError(f"{name}: its library is that of another model")
 
     def error(self) -> str:
         """Why the last call that failed in this thread did so."""
@@ -183,10 +202,14 @@ class _Pool:
         self.value: int | None = None
 
     def keep(self, library: Library, handle: int) -> None:
-        """Keeps the threads of the first model, by another model of the same library that is never closed."""
+        """Keeps the threads of the first model, also after it has been closed."""
         if self.value is None:
             self.value = library._pool_of(handle)
             _PoolReference.from_address(self.value).retain(self.value)
+
+    def cores(self) -> int | None:
+        """The cores that the threads of all open models share; None before a model is open."""
+        return None if self.value is None else int(_PoolReference.from_address(self.value).cores)
 
     def forget(self) -> None:
         """Forgets threads that are in the process which was forked."""
@@ -204,9 +227,23 @@ class _PoolReference(ctypes.Structure):
 
 
 _pool = _Pool()
-os.register_at_fork(after_in_child=_pool.forget)
 _libraries: dict[str, Library] = {}
 _lock, _opening = threading.Lock(), threading.Lock()
+
+
+def _after_fork() -> None:
+    """In a process that was forked no thread holds a lock, and there are none of the pool."""
+    global _lock, _opening
+    _lock, _opening = threading.Lock(), threading.Lock()
+    _pool.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def pool_cores() -> int | None:
+    """The cores that all models of this process share; None before one is open."""
+    return _pool.cores()
 
 
 def library_of(name: str, descriptor: int, digest: str) -> Library:
@@ -226,11 +263,14 @@ def library_of(name: str, descriptor: int, digest: str) -> Library:
             return _libraries[digest]
         try:
             library = Library(descriptor)
-        except (OSError, AttributeError) as error:
+        except OSError as error:
             os.close(descriptor)
             raise ArtifactError(f"{name}: its library cannot be loaded: {error}") from error
-        found = library._interface()
-        if found != INTERFACE:
-            raise ArtifactError(f"{name}: its library has the interface {found}, not {INTERFACE}")
+        except AttributeError as error:  # it is loaded, so that its descriptor is in use
+            raise ArtifactError(f"{name}: its library is not one of stormdrop: {error}") from error
+        if library.interface != INTERFACE:
+            raise ArtifactError(
+                f"{name}: its library has the interface {library.interface}, not {INTERFACE}: tune or compile it again"
+            )
         _libraries[digest] = library
         return library

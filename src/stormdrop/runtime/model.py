@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -126,17 +125,7 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
                 raise InputError(str(error)) from None
             name = str(error).replace(str(weights), f"{path}/weights.bin") if weights else str(error)
             raise ArtifactError(name if name.startswith(str(path)) else f"{path}: {name}") from None
-    _check_agreement(path, native, metadata)
+    native.check_agreement(str(path), metadata.sizes)
     if parts is not None:
         parts.prepare(native.threads)
     return CompiledModel(native, metadata, path, calls)
-
-
-def _check_agreement(path: Path, native: NativeModel, metadata: Metadata) -> None:
-    """Raises `ArtifactError` if the library has other inputs or outputs than the metadata say."""
-    agreed = native.sizes() == len(metadata.sizes)
-    for index, size in enumerate(metadata.sizes if agreed else ()):
-        stated = [(info.name, info.dtype, info.shape) for info in itertools.chain(size.inputs, size.outputs)]
-        agreed = agreed and native.tensors(index, len(size.inputs), len(size.outputs)) == stated
-    if not agreed:
-        raise ArtifactError(f"{path}: its library is that of another model")

@@ -1,4 +1,4 @@
-"""TVM's threads do not survive a fork: a call in a process that was forked too late is an error, and does not hang."""
+"""Threads do not survive a fork: a call in a process that was forked too late is an error, and does not hang."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from ...errors import ArtifactError
 
 _running: int | None = None
 """The process in which a kernel has run first. TVM's threads are there."""
+
+
+FORKED = (
+    "a model has run before this process was forked, or a kernel, and its threads do not survive a fork: "
+    "start processes with multiprocessing's method 'spawn', or fork before anything runs"
+)
+"""What such a call says."""
 
 
 def check_threads() -> None:
@@ -21,8 +28,5 @@ def check_threads() -> None:
     if _running == process:
         return
     if _running is not None:
-        raise ArtifactError(
-            "a model has run before this process was forked, or a kernel, and TVM's threads do not survive a fork: "
-            "start processes with multiprocessing's method 'spawn', or fork before anything runs"
-        )
+        raise ArtifactError(FORKED)
     _running = process

@@ -119,11 +119,16 @@ class CompiledModel(CallableModel):
             )
             # Runs the model without the program, if onnxruntime runs all of it.
             self._alone = self.foreign.alone(self.metadata, self.threads)
-        except ModelError as error:
-            raise ArtifactError(str(error)) from error
         except Exception as error:
-            # TVM raises whatever the linker of the JIT raises.
-            raise ArtifactError(f"{self.metadata.name}: cannot be made ready to run: {one_line(error)}") from error
+            raise self._not_ready(error) from error
+
+    def _not_ready(self, error: Exception) -> ArtifactError:
+        """What making it ready has raised. TVM raises whatever the linker of the JIT raises."""
+        if isinstance(error, ArtifactError):
+            return error
+        if isinstance(error, ModelError):
+            return ArtifactError(str(error))
+        return ArtifactError(f"{self.metadata.name}: cannot be made ready to run: {one_line(error)}")
 
     @classmethod
     def load(cls, folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:
@@ -288,8 +293,8 @@ class CompiledModel(CallableModel):
         """Whether it was loaded from a native folder and runs without TVM, so that it times its steps itself."""
         return self._program.native is not None
 
-    def profile_steps(self, feeds: Mapping[str, NDArray[Any]]) -> list[tuple[str, float]]:
-        """Runs a native model, and times its steps. For any other one `observed` tells of its steps.
+    def profile(self, feeds: Mapping[str, NDArray[Any]]) -> list[tuple[str, float]]:
+        """Runs a native model as `run`, and times its steps. For any other one `observed` tells of its steps.
 
         Args:
             feeds: As those of `run`.
@@ -299,9 +304,10 @@ class CompiledModel(CallableModel):
 
         Raises:
             InputError: As `run`.
-            ArtifactError: As `run`.
+            ArtifactError: As `run`, or the model is not `native`.
         """
-        assert isinstance(self._calls, NativeCalls)
+        if not isinstance(self._calls, NativeCalls):
+            raise ArtifactError(f"{self.metadata.name}: is not native, so that only an observer sees its steps")
         return self._calls.profile(self._inputs(feeds))
 
     def observed(self, observer: Observer) -> CompiledModel:
@@ -313,10 +319,15 @@ class CompiledModel(CallableModel):
             observer: Is told of the steps.
 
         Raises:
-            ArtifactError: This is a native model that was made with another version of TVM.
+            ArtifactError: The kernels cannot be called one by one, as those of a native model that was made with
+                another version of TVM.
         """
         model = copy.copy(self)
-        model._calls = self._in_process(self._stepwise, observer)
+        try:
+            model._program = self._stepwise
+            model._calls = self._in_process(self._stepwise, observer)
+        except Exception as error:
+            raise self._not_ready(error) from error
         model._alone = None
         return model
 

@@ -147,7 +147,7 @@ def _check_runs_here(path: Path, metadata: Metadata, native: bool) -> None:
 def _load_kernels(path: Path, name: str, copy: str, digest: str, metadata: Metadata, here: bool) -> Library | Any:
     """The kernels in a file: the library of a native model that needs no TVM, else a module of TVM."""
     if name == NATIVE and here:
-        library = library_of(metadata.name, os.open(copy, os.O_RDONLY | os.O_CLOEXEC), digest)
+        library = library_of(str(path), os.open(copy, os.O_RDONLY | os.O_CLOEXEC), digest)
         if not library.needs_tvm:
             return library
     from .tvm_modules import check_version, load_bitcode, load_library

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelError, one_line, shown
+from ...machine.cpu_flags import missing_features
 from ...machine.denormals import denormals, restore_mode, set_mode
-from ...machine.detect import cpu_family, host_features
+from ...machine.detect import cpu_family
 from ...optional_packages import load
 from ...runtime.inputs import Array
 from ...runtime.parts import RunPart
@@ -314,7 +315,7 @@ def _fixed(shape: Sequence[Any]) -> tuple[int, ...] | None:
 
 def sums_saturate() -> bool:
     """Whether onnxruntime adds up products of uint8 and int8 in 16 bits: on x86 CPUs without VNNI, by default."""
-    return cpu_family() == "x86" and not {"avx512vnni", "avxvnni"} & host_features()
+    return cpu_family() == "x86" and len(missing_features(["avx512vnni", "avxvnni"])) == 2
 
 
 def ask_for_exact_sums(options: Any) -> None:

@@ -103,7 +103,7 @@ def with_modules(compiled: CompiledProgram, metadata: Metadata) -> CompiledProgr
     check_version(metadata, metadata.name)
     library = Path(f"/proc/self/fd/{compiled.native.library.descriptor}")
     with library.open("rb") as file, private_copy(file) as (copy, _):
-        return replace(compiled, modules=[load_library(copy)])
+        return replace(compiled, modules=[load_library(copy)], native=None)
 
 
 def _loader() -> Any:
