@@ -100,14 +100,14 @@ def _compile(name: str, forms: Mapping[Path, Sequence[str]], settings: Mapping[s
     from _graphs import graph
 
     from stormdrop.model import untuned
-    from stormdrop.model.artifact import artifact
+    from stormdrop.model.native import link
     from stormdrop.model.random_weights import seed_weights
 
     source = graph(name)
     if any(path.stem == OTHER for path in forms):
         source = seed_weights(source, seed=1)
-    model, link = untuned.compile_model(source, fresh=True), vars(artifact)["link_model"]
+    model, link_model = untuned.compile_model(source, fresh=True), link.link_model
     for path, flags in forms.items():
-        setattr(artifact, "link_model", partial(link, flags=flags))  # noqa: B010  the module does not export it
+        link.link_model = partial(link_model, flags=flags)
         model.save(path, native=True)
     yield "done"

@@ -1,4 +1,4 @@
-"""Which instruction set extensions this CPU has, read from Linux for processes that have TVM's runtime but no LLVM."""
+"""Which instruction set extensions this CPU has, read from Linux for processes without TVM."""
 
 from __future__ import annotations
 

@@ -184,8 +184,8 @@ class CompiledModel(CallableModel):
 
         Args:
             folder: Where to write it. Its parent folders are made if they do not exist.
-            native: Write machine code instead of LLVM bitcode. That needs a linker (cc) now and no LLVM later, and
-                loads faster.
+            native: Write machine code instead of LLVM bitcode. That needs a C compiler (cc) now and no TVM later,
+                and loads faster.
 
         Returns:
             The folder.
