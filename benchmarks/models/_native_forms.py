@@ -52,6 +52,8 @@ class Subject:
             raise Skipped("a folder has no object files to link again: give the name of a model")
         if sanitizer not in self._flags:
             raise Skipped(f"the C compiler has no -fsanitize={sanitizer}")
+        if f"__{sanitizer[0]}san_".encode() not in (self._made[sanitizer] / "model.so").read_bytes():
+            raise Failed(f"{sanitizer}: the library was linked without the sanitizer")
         folder = self._new_folder(sanitizer)
         return self._made[sanitizer], build_driver(folder, self._flags[sanitizer])
 

@@ -7,9 +7,9 @@ import json
 import multiprocessing
 import re
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,9 @@ def call_from_threads(folder: Path, path: Path, threads: int, count: int) -> Ite
 
     for calls in (range(count // 10), range(count // 10, count)):
         numbers = iter(calls)  # the threads share it
-        callers = [threading.Thread(target=call, args=(numbers,)) for _ in range(threads)]
-        for each in callers:
-            each.start()
-        for each in callers:
-            each.join()
+        with ThreadPoolExecutor(threads) as pool:
+            for caller in [pool.submit(call, numbers) for _ in range(threads)]:
+                caller.result()
         time.sleep(_SETTLED)
         states.append((_resident(), *(len([*Path("/proc/self", name).iterdir()]) for name in ("task", "fd"))))
     resident, tasks, files = zip(*states, strict=True)

@@ -324,7 +324,11 @@ def show_calls(entries: Mapping[str, Mapping[str, Any]]) -> None:
         for threads in sorted({settings["threads"] for settings in entry["settings"].values()}):
             calls = [samples.get(_label(contender, threads)) for contender in (BEFORE, PYTHON, RUNTIME, C)]
             whole.append([name, str(threads), *map(_microseconds, (*calls, kernels))])
-            beyond = [each and [one - other for one, other in zip(each, kernels, strict=True)] for each in calls]
+            # The loop over kernels calls them, too, as a loop over empty ones does.
+            beyond = [
+                each and [one - other + nothing for one, other, nothing in zip(each, kernels, empty, strict=True)]
+                for each in calls
+            ]
             launches = samples.get(_label(LAUNCHES, threads))
             rest.append([name, str(threads), *map(_microseconds, (*beyond, launches, empty)), _remarks(entry)])
     headings = ["kernels", "threads", BEFORE, PYTHON, RUNTIME, C]

@@ -23,7 +23,7 @@ disturbed is measured again, at most as often as there are repetitions. Shown ar
     PSS      memory in which a page that several processes map counts once, and RSS, after these calls
     4 PSS    the sum of PSS of four such processes of one model
 
-Outputs that differ from those of the first way are an error: that way has no figures. What is done stands in
+Outputs that differ from those of onnxruntime are an error: that way has no figures. What is done stands in
 `recorded/deployment.jsonl`, and a second run goes on.
 """
 
@@ -155,8 +155,9 @@ def in_turns(model: Deployed, ways: Sequence[Way], repetitions: int) -> dict[str
     disturbed, retries = 0, repetitions
     with closing(MachineLock()) as lock:
         while len(reading) < repetitions:
+            first = len(reading) % max(1, len(running))
             with lock.exclusive():
-                seconds, measured, suspect = _repetition(model, running)
+                seconds, measured, suspect = _repetition(model, [*running[first:], *running[:first]])
             if suspect and retries:
                 retries -= 1
                 continue
@@ -198,7 +199,7 @@ def rehearse(model: Deployed, ways: Sequence[Way]) -> dict[str, str]:
     """Starts each way once, which also warms the caches; why ways do not run or are wrong, by name."""
     failed: dict[str, str] = {}
     right: list[Any] = []
-    for way in ways:
+    for way in sorted(ways, key=lambda each: each.package != "onnxruntime"):  # which says what is right
         try:
             with Process(way, model, 0.0) as process:
                 process.report()

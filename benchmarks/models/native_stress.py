@@ -259,9 +259,9 @@ def _flat(text: str, document: str) -> str:
     """The text and what the process had after a tenth and at the end, if that is flat."""
     found = json.loads(document)
     (before, after), changes = found.pop("resident"), []
-    text += (
-        f", {found.pop('wrong')} wrong, {before / 1024:.2f} MB resident after a tenth, {after / 1024:.2f} at the end"
-    )
+    wrong = found.pop("wrong")
+    text += f", {wrong} wrong, {before / 1024:.2f} MB resident after a tenth, {after / 1024:.2f} at the end"
+    changes += ["answers are wrong"] if wrong else []
     for name, (first, last) in found.items():
         text += f", {last} {name}"
         changes += [f"{first} {name} after a tenth"] if first != last else []

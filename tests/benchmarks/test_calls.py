@@ -61,4 +61,4 @@ def test_what_kernels_take_is_no_part_of_the_cost_of_a_call(
     assert "no compiler" in whole
     numbers = next(line for line in rest.splitlines() if line.startswith("serial 20"))
     assert numbers.split()[:4] == ["serial", "20", "1", "-"]
-    assert [part in numbers for part in ("5.0 (", "2.0 (", "1.0 (", "0.1 (")] == [True] * 4
+    assert [part in numbers for part in ("5.1 (", "2.1 (", "1.1 (", "0.1 (")] == [True] * 4
