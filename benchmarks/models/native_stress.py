@@ -55,6 +55,7 @@ import stormdrop
 THREADS = 8
 WITH_AND_WITHOUT = ("with the digest", "without")
 FLAT = 1024  # kilobytes that a process may grow by, as allocators keep some
+LATE = 4  # mappings more: the memory of a thread that works late, as few calls of many have all cores
 
 
 def main() -> None:
@@ -264,7 +265,8 @@ def _flat(text: str, document: str) -> str:
     changes += ["answers are wrong"] if wrong else []
     for name, (first, last) in found.items():
         text += f", {last} {name}"
-        changes += [f"{first} {name} after a tenth"] if first != last else []
+        most = first + (LATE if name == "mappings" else 0)
+        changes += [f"{first} {name} after a tenth"] if last > most else []
     if after - before > FLAT:
         changes.append("memory grows")
     if changes:
