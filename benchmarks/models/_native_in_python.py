@@ -33,12 +33,12 @@ def in_process(function: Callable[..., Iterator[str]], *arguments: Any, limit: f
     """What a function yields in another process, and in the end what went wrong there: a signal, a hang, an exception.
 
     Args:
-        function: yields texts; it is at the top of a module.
-        arguments: of the function.
-        limit: the most seconds until the next one.
+        function: Yields texts; it is at the top of a module.
+        arguments: Of the function.
+        limit: The most seconds until the next one.
     """
     receiver, sender = _context.Pipe(duplex=False)
-    process = _context.Process(target=_send_all, args=(sender, function, arguments))
+    process = _context.Process(target=_send_all, args=(sender, function, arguments), daemon=True)
     process.start()
     sender.close()
     yielded = list[str]()
