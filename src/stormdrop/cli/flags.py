@@ -232,7 +232,9 @@ class ModelFlags:
     ] = None
     native: Annotated[
         bool,
-        typer.Option("--native", help="Save machine code: this needs a C compiler now, but no TVM where the model runs."),
+        typer.Option(
+            "--native", help="Save machine code: this needs a C compiler now, but no TVM where the model runs."
+        ),
     ] = False
     precision: PrecisionOption = FLOAT32
 
