@@ -56,6 +56,7 @@ from stormdrop.bench.contender import ContenderSpec, Unavailable
 from stormdrop.bench.contender_process import ContenderProcess
 from stormdrop.bench.peers import model_peers
 from stormdrop.bench.plan import TuningOptions, plan_model
+from stormdrop.bench.result import TOLERANCE
 from stormdrop.bench.turns import silent, take_turns
 from stormdrop.cli.output import table
 from stormdrop.errors import MeasureError, StormdropError
@@ -200,7 +201,8 @@ def measure_model(name: str, options: argparse.Namespace, cores: int) -> dict[st
             )
             native = _native(tuned.model, folder)
             tuning = TuningOptions(sd.Cpu.detect(), options.seed, store, None, silent, folder, None, FLOAT32)
-            ours, *peers = plan_model(folder / "model.sd", ["onnxruntime", "litert"], tuning).contenders
+            plan = plan_model(folder / "model.sd", ["onnxruntime", "litert"], tuning)
+        ours, *peers = plan.contenders
         inputs = {"artifact": str(native), "inputs": ours.arguments["inputs"]}
         specs = [replace(ours, name=PYTHON), ContenderSpec(RUNTIME, f"{_HERE}:CalledFromPython", inputs), *peers]
         packages = litert_packages(_FOLDER / "litert")
@@ -213,7 +215,7 @@ def measure_model(name: str, options: argparse.Namespace, cores: int) -> dict[st
             for threads in sorted({1, cores})
             for spec in specs
         ]
-        return {"trials": tuned.trials, **timed(entrants, options.rounds)}
+        return {"trials": tuned.trials, **timed(entrants, options.rounds, plan.tolerance)}
     except (StormdropError, OSError, subprocess.CalledProcessError) as error:
         return {"failed": str(error)}
 
@@ -251,8 +253,8 @@ def _commit(checkout: Path) -> str:
     return run.stdout.strip() or sys.exit(f"{checkout}: {run.stderr.strip()}")
 
 
-def timed(entrants: Sequence[Entrant], rounds: int) -> dict[str, Any]:
-    """Times contenders in turns.
+def timed(entrants: Sequence[Entrant], rounds: int, tolerance: float = TOLERANCE) -> dict[str, Any]:
+    """Times contenders in turns, if their outputs differ by no more than `tolerance`.
 
     Returns:
         By name and number of threads, as "runtime x2": under "samples" the seconds of a call in each round, under
@@ -260,7 +262,7 @@ def timed(entrants: Sequence[Entrant], rounds: int) -> dict[str, Any]:
         under "absent" why those take no part that do not; under "disturbed" the rounds beside foreign load.
 
     Raises:
-        MeasureError: A contender of stormdrop takes no part, or one dies.
+        MeasureError: A contender of stormdrop takes no part, one dies, or one has other outputs than the first one.
     """
     processes: dict[str, ContenderProcess] = {}
     absent: dict[str, str] = {}
@@ -278,18 +280,32 @@ def timed(entrants: Sequence[Entrant], rounds: int) -> dict[str, Any]:
                 processes[label] = stack.enter_context(process)
         compared = [label for label in processes if not label.startswith((EMPTY, LAUNCHES))]
         outputs = {label: processes[label].outputs() for label in compared}
+        errors = errors_of(outputs, tolerance)
         times = take_turns(list(processes.values()), rounds)
-    right = next(iter(outputs.values()))
     return {
         "samples": {
             label: [seconds / process.settings.get("calls", 1) for seconds in taken]
             for (label, process), taken in zip(processes.items(), times.seconds, strict=True)
         },
-        "error": {label: _error(found, right) for label, found in outputs.items()},
+        "error": errors,
         "settings": {label: process.settings for label, process in processes.items()},
         "absent": absent,
         "disturbed": times.disturbed,
     }
+
+
+def errors_of(outputs: Mapping[str, Sequence[Any]], tolerance: float = TOLERANCE) -> dict[str, float]:
+    """The error of each contender's outputs against those of the first one.
+
+    Raises:
+        MeasureError: An error is larger than rounding explains: what computes something else is not timed.
+    """
+    first, right = next(iter(outputs.items()))
+    errors = {label: _error(found, right) for label, found in outputs.items()}
+    wrong = [f"{label} by {error:.0e}" for label, error in errors.items() if not error <= tolerance]
+    if wrong:
+        raise MeasureError(f"outputs differ from those of {first}: {', '.join(wrong)}")
+    return errors
 
 
 def _error(outputs: Sequence[Any], right: Sequence[Any]) -> float:

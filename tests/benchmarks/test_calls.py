@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import stormdrop as sd
+from stormdrop.errors import MeasureError
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -43,6 +44,14 @@ def test_a_chain_has_its_kernels_and_computes_the_same_in_all_loops(script: Modu
     empty = contenders.KernelsAlone(artifact, loops, inputs, threads=1, empty=True)
     empty.run()
     assert empty.settings["launches"] == 0
+
+
+def test_what_computes_something_else_is_not_timed(script: ModuleType) -> None:
+    right = [np.arange(4, dtype=np.float32)]
+    assert script.errors_of({"a": right, "b": [right[0].reshape(1, 4)]}) == {"a": 0.0, "b": 0.0}
+    for wrong in ([right[0] + 1], [right[0][:3]], [right[0] * np.nan], []):
+        with pytest.raises(MeasureError, match="outputs differ from those of a: b by"):
+            script.errors_of({"a": right, "b": wrong})
 
 
 def test_what_kernels_take_is_no_part_of_the_cost_of_a_call(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from stormdrop.runtime import load
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "models"))
 
+import native_stress
+from _native_forms import Failed
 from _native_in_python import call_from_threads, in_process, outcomes_of, write_cases
 from _native_mutations import KINDS, digest_of, mutate
 
@@ -87,3 +90,21 @@ def test_what_python_does_with_a_model(models: list[Path], tmp_path: Path) -> No
     assert outcomes_of(models[1], "model.so", digest_of(models[0]), cases) == ("refused", "another answer")
     found = json.loads(in_process(call_from_threads, models[0], cases, 4, 1000)[0])
     assert found["wrong"] == 0 and all(found[what][0] == found[what][1] for what in ("threads", "files"))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"wrong": 1}, "answers are wrong"),
+        ({"resident": (1000, 4000)}, "memory grows"),
+        ({"threads": (2, 3)}, "2 threads after a tenth"),
+        ({"files": (3, 4)}, "3 files after a tenth"),
+        ({"mappings": (60, 70)}, "60 mappings after a tenth"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_is_wrong_or_grows_fails(change: dict[str, Any], reason: str) -> None:
+    flat = {"wrong": 0, "resident": (1000, 1100), "threads": (2, 2), "files": (3, 3), "mappings": (60, 62)}
+    assert native_stress._flat("ten calls", json.dumps(flat)).startswith("ten calls, 0 wrong")
+    with pytest.raises(Failed, match=reason):
+        native_stress._flat("ten calls", json.dumps(flat | change))

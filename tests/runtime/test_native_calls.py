@@ -257,7 +257,9 @@ def test_a_library_without_the_interface_is_refused_and_spoils_nothing(folder: P
     source = tmp_path / "other.c"
     source.write_text("unsigned stormdrop_interface(void) { return 1; }\n")
     shutil.copytree(folder, tmp_path / "m")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "m" / "model.so", source], check=True)
+    subprocess.run(
+        [str(native_models.compiler()), "-shared", "-fPIC", "-o", tmp_path / "m" / "model.so", source], check=True
+    )
     document = json.loads((tmp_path / "m" / "metadata.json").read_text())
     document["digest"] = "0" * 64
     document["checksums"]["model.so"] = hashlib.sha256((tmp_path / "m" / "model.so").read_bytes()).hexdigest()
