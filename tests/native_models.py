@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stormdrop.model.native.link import INTERFACE, link_model
 from stormdrop.model.program.check import check_program
-from stormdrop.model.program.program import Constant, Program, SizeProgram, Step, View
+from stormdrop.runtime.program import Constant, Program, SizeProgram, Step, View
 from stormdrop.runtime.sizes import TensorInfo
 
 KERNELS = """

@@ -12,6 +12,7 @@ StormdropError
 │   ├── StoreError         a database that cannot be opened, or that is not stormdrop's
 │   ├── PluginError        a plug-in of another package that does not load
 │   ├── ArtifactError      a saved model that cannot be loaded here
+│   ├── DeviceError        a GPU that is missing, too old or full, or on which a kernel has failed
 │   └── SpaceFileError     a file of recorded measurements that cannot be read, or an unknown analytic landscape
 ├── SpaceError             a point, a configuration or a knob that does not fit its space
 ├── UnsupportedFunction    a function to which a sketch does not apply
@@ -89,6 +90,10 @@ class PluginError(InputError):
 
 class ArtifactError(InputError):
     """A saved model that cannot be loaded here."""
+
+
+class DeviceError(InputError):
+    """A GPU that is missing, too old or full, or on which a kernel has failed."""
 
 
 class SpaceFileError(InputError):

@@ -9,7 +9,7 @@ import pytest
 
 from stormdrop.model.program.check import check_program
 from stormdrop.model.program.document import from_json, to_json
-from stormdrop.model.program.program import Constant, Program, SizeProgram, Step, View
+from stormdrop.runtime.program import Constant, Program, SizeProgram, Step, View
 from stormdrop.runtime.sizes import TensorInfo
 
 F32 = "float32"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stormdrop.model.artifact.constants_file import ConstantsReader, ConstantsWriter
-from stormdrop.model.program.program import ALIGNMENT
 from stormdrop.model.tensors import array_of, copied
+from stormdrop.runtime.program import ALIGNMENT
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_, ml_dtypes.bfloat16, np.float16, np.uint8])

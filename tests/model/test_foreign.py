@@ -36,13 +36,13 @@ from stormdrop.model.importer.whole_part import run_by_onnxruntime
 from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.onnx.weights import large_tensors, move_out
 from stormdrop.model.profile import part_times
-from stormdrop.model.program.program import FUNCTION
 from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tuning import imported, latency
 from stormdrop.model.tuning.latency import choose_parts
 from stormdrop.model.tuning.tuning_run import TuningRun
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.model.verification.verify import Reference
+from stormdrop.runtime.program import FUNCTION
 from stormdrop.tuning.options import TuneOptions
 
 pytestmark = pytest.mark.compiles

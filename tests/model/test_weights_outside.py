@@ -24,8 +24,8 @@ from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.isolated import Importer
 from stormdrop.model.inputs.samples import random_feeds
 from stormdrop.model.program.document import from_json
-from stormdrop.model.program.program import ALIGNMENT
 from stormdrop.model.random_weights import seed_weights
+from stormdrop.runtime.program import ALIGNMENT
 
 pytestmark = pytest.mark.compiles
 

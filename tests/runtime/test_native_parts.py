@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 import native_models
 from native_models import chain, kernels_object, write_model
 from stormdrop.errors import ArtifactError
-from stormdrop.model.program.program import Program, SizeProgram, Step, View
 from stormdrop.runtime import load
+from stormdrop.runtime.program import Program, SizeProgram, Step, View
 from stormdrop.runtime.sizes import OPEN, TensorInfo
 
 pytest.importorskip("onnxruntime")

@@ -17,8 +17,8 @@ from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.building import compile as compiling
 from stormdrop.model.building.derive import derive_program, with_memory
 from stormdrop.model.inputs.samples import Feeds
-from stormdrop.model.program.program import FUNCTION, main_name
 from stormdrop.model.tensors import Array, array_of, copied
+from stormdrop.runtime.program import FUNCTION, main_name
 
 
 @contextmanager

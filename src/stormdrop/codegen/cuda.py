@@ -97,21 +97,39 @@ def resources_of(sources: Sequence[str], device: Gpu) -> list[list[Resources]]:
     return found
 
 
-def _compiled(source: str, device: Gpu) -> list[Resources]:
+def compile_cubin(source: str, device: Gpu) -> bytes:
+    """The machine code of a CUDA source, compiled with `nvcc` as TVM does.
+
+    Args:
+        source: The kernels.
+        device: The GPU to compile for.
+
+    Raises:
+        MeasureError: There is no `nvcc`, or the source does not compile.
+    """
+    return _nvcc(source, device)[0]
+
+
+def _nvcc(source: str, device: Gpu) -> tuple[bytes, str]:
+    """The machine code of a source, and what `ptxas` says about its kernels."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise MeasureError("there is no nvcc on the PATH; it is part of the CUDA toolkit")
     with scratch_folder() as folder:
-        file = folder / "kernels.cu"
+        file, cubin = folder / "kernels.cu", folder / "kernels.cubin"
         file.write_text(source)
-        options = [f"-arch={device.arch}", *_TVM_OPTIONS, "-cubin", "-Xptxas", "-v", "-o", f"{folder}/kernels.cubin"]
-        command = [nvcc, *options, str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if "error" in line] or ["nvcc failed"]
-        raise MeasureError(f"nvcc: {lines[0]}")
+        options = [f"-arch={device.arch}", *_TVM_OPTIONS, "-cubin", "-Xptxas", "-v", "-o", str(cubin)]
+        done = subprocess.run([nvcc, *options, str(file)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or ["nvcc failed"]
+            raise MeasureError(f"nvcc: {lines[0]}")
+        return cubin.read_bytes(), done.stderr
+
+
+def _compiled(source: str, device: Gpu) -> list[Resources]:
+    _, said = _nvcc(source, device)
     kernels, name, spilled = [], "", 0
-    for line in done.stderr.splitlines():
+    for line in said.splitlines():
         if entry := _FUNCTION.search(line):
             name = entry[1]
         elif lost := _SPILLED.search(line):

@@ -45,12 +45,13 @@ class KernelLaunch:
         return math.prod(self.items)
 
 
-def lower_for_gpu(function: PrimFunc, target: Any) -> tuple[PrimFunc, dict[str, PrimFunc]]:
+def lower_for_gpu(function: PrimFunc, target: Any, symbol: str = "main") -> tuple[PrimFunc, dict[str, PrimFunc]]:
     """The host's function, which launches the kernels, and the kernels by name.
 
     Args:
         function: A scheduled function.
         target: TVM's target of the GPU.
+        symbol: The name of the host's function, with which those of the kernels begin.
 
     Returns:
         The functions after TVM's passes, just before code is generated. Raises whatever TVM raises.
@@ -68,11 +69,11 @@ def lower_for_gpu(function: PrimFunc, target: Any) -> tuple[PrimFunc, dict[str, 
     """
     target = target.with_host(tvm.target.Target("llvm"))
     lower, *_ = tvm.tirx.get_default_tir_pipeline(target)
-    module = tvm.IRModule({"main": expand_for_gpu(function).with_attr("global_symbol", "main")})
+    module = tvm.IRModule({symbol: expand_for_gpu(function).with_attr("global_symbol", symbol)})
     with tvm.transform.PassContext(config=gpu_pass_config(function)):
         lowered = lower(tvm.tirx.transform.BindTarget(target)(module))
     functions = {str(name.name_hint): lowered_function for name, lowered_function in lowered.functions_items()}
-    host = functions.pop("main")
+    host = functions.pop(symbol)
     return host, functions
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from ..runtime.program import Step
 from .profile import CallTimer
-from .program.program import Step
 
 if TYPE_CHECKING:
     from .artifact.artifact import CompiledModel

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..machine.sharing.lock import MachineLock
 from ..measure.timing import FEWEST_ROUNDS, MOST_ROUNDS
-from .program.program import COPY, FUNCTION, Step
+from ..runtime.program import COPY, FUNCTION, Step
 
 if TYPE_CHECKING:
     from .artifact.artifact import CompiledModel

@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 
-from .program.program import ALIGNMENT
+from ..runtime.program import ALIGNMENT
 
 Array = NDArray[Any]
 

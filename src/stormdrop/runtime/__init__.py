@@ -4,6 +4,7 @@ model.py         a loaded model: NumPy arrays in, NumPy arrays out
 calling.py       how models are called
 inputs.py        the inputs of a call: checked, and given a size
 sizes.py         inputs and outputs at each size, and how messages say them
+program.py       a model as a program: steps on planned memory
 folder.py        the files of a saved model, checked before anything of them runs
 metadata.py      what a model says about itself
 library.py       the C interface of model.so

@@ -18,8 +18,8 @@ import native_models
 import stormdrop
 from native_models import write_model
 from stormdrop.model.artifact.artifact_files import write_module
-from stormdrop.model.program.program import Program, SizeProgram, Step, View
 from stormdrop.runtime import load
+from stormdrop.runtime.program import Program, SizeProgram, Step, View
 from stormdrop.runtime.sizes import TensorInfo
 
 pytestmark = [

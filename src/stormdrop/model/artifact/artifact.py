@@ -31,10 +31,10 @@ from ...machine.threads import checked_threads
 from ...runtime.calling import CallableModel
 from ...runtime.inputs import CallInputs
 from ...runtime.parts import RunPart
+from ...runtime.program import Program
 from ...runtime.sizes import described, sizes_in_words
 from ..program.compiled import CompiledProgram
 from ..program.document import to_json
-from ..program.program import Program
 from ..program.weights_file import write_constants
 from . import artifact_files
 from .artifact_files import INTERFACE, METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder

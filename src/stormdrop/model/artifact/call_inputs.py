@@ -8,9 +8,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ...runtime.inputs import address_of, copy_rows
+from ...runtime.program import ALIGNMENT, bytes_of
 from ...runtime.sizes import TensorInfo
 from ..program.memory import aligned_memory
-from ..program.program import ALIGNMENT, bytes_of
 
 Copies = dict[str, tuple[int, NDArray[Any]]]
 """The memory for inputs that are copied, by name: where it begins, and the array."""

@@ -16,8 +16,8 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 
+from ...runtime.program import ALIGNMENT
 from ..program.memory import mapped
-from ..program.program import ALIGNMENT
 from ..tensors import Array, array_of, tensor_of
 
 _SMALL = 1 << 12  # bytes of a constant that begins a page, at least

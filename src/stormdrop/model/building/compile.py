@@ -17,6 +17,7 @@ from ...ir.attributes import UNALIGNED
 from ...ir.reference import evaluate
 from ...machine.cpu import Cpu
 from ...machine.tiles import permit
+from ...runtime.program import main_name
 from ...runtime.sizes import Size, TensorInfo
 from ...sketches.contract import Variant
 from ..artifact.artifact import CompiledModel
@@ -34,7 +35,6 @@ from ..passes.rewriting import constant as new_constant
 from ..passes.rewriting import rewrite_main
 from ..program.compiled import CompiledProgram
 from ..program.memory import release_pages
-from ..program.program import main_name
 from ..tensors import array_of
 from .concatenation import Concatenation, find_concatenations
 from .derive import Main, derive_program, to_kernels

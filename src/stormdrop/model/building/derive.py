@@ -27,11 +27,11 @@ from tvm import relax
 from tvm.relax import backend, transform
 
 from ...errors import ModelError
+from ...runtime.program import FUNCTION, Constant, Program, SizeProgram, Step, View, bytes_of
 from ...runtime.sizes import OPEN, TensorInfo
 from ..artifact.constants_file import begin_of, likeness
 from ..graph.expressions import VIEWS, bindings_of, operator_name
 from ..program.check import check_program
-from ..program.program import FUNCTION, Constant, Program, SizeProgram, Step, View, bytes_of
 from ..tensors import array_of
 
 _UNKNOWN = -1  # the index of an output that is open, before it is known which one it is

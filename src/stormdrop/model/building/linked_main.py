@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ..program.program import Program, SizeProgram, View, main_name
+from ...runtime.program import Program, SizeProgram, View, main_name
 
 _SYMBOL = "__tvm_ffi_"
 """TVM's names of kernels in a library begin with this."""

@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..program.program import FUNCTION
+from ...runtime.program import FUNCTION
 
 VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze")
 """The operators that give a tensor another shape, and leave its elements where they are."""

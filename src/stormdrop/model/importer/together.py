@@ -15,10 +15,10 @@ import tvm
 from tvm import tirx
 
 from ...errors import ModelError
+from ...runtime.program import FUNCTION
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..graph.graph import Graph
 from ..graph.renaming import joined
-from ..program.program import FUNCTION
 
 
 def together(graphs: Sequence[Graph]) -> Graph:

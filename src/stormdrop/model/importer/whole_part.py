@@ -18,6 +18,7 @@ from typing import NamedTuple
 import tvm
 from tvm import relax
 
+from ...runtime.program import FUNCTION
 from ...runtime.sizes import OPEN, TensorInfo
 from ..artifact.artifact_files import part_file
 from ..artifact.metadata import OnnxruntimePart
@@ -26,7 +27,6 @@ from ..graph.graph import Graph
 from ..graph.onnx_origin import OnnxOrigin, origin_of
 from ..graph.open_blocks import ended_blocks
 from ..onnx.standard import is_standard, operator_name
-from ..program.program import FUNCTION
 
 
 class Whole(NamedTuple):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...errors import ArtifactError, shown
 from ...machine.process.scratch import scratch_folder
-from ..program.program import Program
+from ...runtime.program import Program
 from .source import PIECE, source_of
 
 INTERFACE = Path(__file__).with_name("stormdrop.h")

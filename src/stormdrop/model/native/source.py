@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from ...errors import ArtifactError, shown
+from ...runtime.program import ALIGNMENT, Program, SizeProgram, Step, View, bits_of, bytes_of
 from ...runtime.sizes import OPEN, TensorInfo
-from ..program.program import ALIGNMENT, Program, SizeProgram, Step, View, bits_of, bytes_of
 
 PIECE = 1 << 20
 """Bytes of constants that have a digest of their own: `SD_PIECE` of program.h."""

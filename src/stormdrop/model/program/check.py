@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...runtime.program import ALIGNMENT, Program, SizeProgram, Step, View, bytes_of
 from ...runtime.sizes import OPEN, TYPES
-from .program import ALIGNMENT, Program, SizeProgram, Step, View, bytes_of
+
+_MOST = 2**31  # an extent is less
 
 
 class _Place(NamedTuple):
@@ -53,7 +55,7 @@ def check_program(program: Program, parts: int | None = None) -> None:
     """
     end = 0
     for position, constant in enumerate(program.constants):
-        if constant.dtype not in TYPES or OPEN in constant.shape:
+        if constant.dtype not in TYPES or not _possible(constant.shape, 0):
             raise ValueError(f"constant {position} is {constant.dtype}{list(constant.shape)}, which no constant is")
         if constant.offset < end or constant.offset % ALIGNMENT:
             raise ValueError(f"constant {position} begins at {constant.offset}: inside of another one, or unaligned")
@@ -66,7 +68,13 @@ def check_program(program: Program, parts: int | None = None) -> None:
             _check_signature(position, step, size.views, signatures)
 
 
+def _possible(shape: Sequence[int], least: int = OPEN) -> bool:
+    return all(least <= extent < _MOST for extent in shape)
+
+
 def _check_views(program: Program, size: SizeProgram) -> None:
+    if any(block < 0 for block in size.storage):
+        raise ValueError("a block of storage has less than no bytes")
     tensors: dict[int, tuple[str, int, int, int]] = {}
     bytes_in: dict[str, Sequence[int]] = {
         "storage": size.storage,
@@ -77,6 +85,8 @@ def _check_views(program: Program, size: SizeProgram) -> None:
     for position, view in enumerate(size.views):
         if view.dtype not in TYPES:
             raise ValueError(f"view {position} has an unknown type: {view.dtype!r}")
+        if not _possible(view.shape):
+            raise ValueError(f"view {position} has an impossible shape: {list(view.shape)}")
         if OPEN in view.shape and view.memory != "output":
             raise ValueError(f"view {position} has an open shape, which only outputs have")
         memories = bytes_in[view.memory]

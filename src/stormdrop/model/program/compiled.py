@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...runtime.library import Library
-from .program import Program
+from ...runtime.program import Program
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ...runtime.program import Program
 from .check import check_program
-from .program import Program
 
 
 def to_json(program: Program) -> bytes:

@@ -19,10 +19,10 @@ import numpy as np
 from ...errors import ModelError
 from ...runtime.inputs import Array
 from ...runtime.parts import RunPart
+from ...runtime.program import Step, View, bits_of, bytes_of, offsets_of
 from ...runtime.sizes import OPEN
 from .compiled import CompiledProgram
 from .memory import aligned_memory
-from .program import Step, View, bits_of, bytes_of, offsets_of
 from .run_steps import ENTRY_BYTES, function_of, run_steps_of
 
 Observer = Callable[[Step, bool, Callable[[], list[Array]]], None]

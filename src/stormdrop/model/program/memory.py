@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...machine.process.memory import return_freed_memory
 from ...runtime.inputs import Array, address_of
-from .program import ALIGNMENT
+from ...runtime.program import ALIGNMENT
 
 _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.program import Program
 from .compiled import CompiledProgram
 from .memory import mapped
-from .program import Program
 
 
 def write_constants(compiled: CompiledProgram, file: Path) -> None:

@@ -14,13 +14,13 @@ from ...ir import reference
 from ...ir.dtypes import is_float, limits
 from ...ir.relative_error import relative_error
 from ...ir.stages import StageGraph, shape_of
+from ...runtime.program import Step
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
 from ..graph.place import place_of
 from ..graph.tasks import kernel_calls
 from ..inputs.given import HINT
 from ..inputs.samples import Feeds
-from ..program.program import Step
 from ..tensors import Array, array_of
 from .exact import Site
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...machine.threads import thread_count
+from ...runtime.program import Step
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
 from ..graph.onnx_origin import OnnxOrigin, origin_of
 from ..inputs.samples import Feeds
-from ..program.program import Step
 from ..tensors import Array
 from .exact import ExactModel, output_name
 from .rounding import LEVEL_WITHOUT_EXACT, Rounded, float32_runs

@@ -8,7 +8,7 @@ import onnx
 from onnx import helper
 from tvm import relax
 
-from ...program.program import FUNCTION
+from ....runtime.program import FUNCTION
 from .node import Node
 
 OPERATOR, DOMAIN = "StormdropForeign", "stormdrop"

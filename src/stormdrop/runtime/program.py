@@ -15,12 +15,10 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-import msgspec
-
-from ...errors import shown
-from ...runtime.sizes import OPEN, TensorInfo
+from ..errors import shown
+from .sizes import TensorInfo
 
 ALIGNMENT = 64
 """Views in storage and constants begin at a multiple of so many bytes."""
@@ -34,8 +32,6 @@ COPY = "copy"
 Memory = Literal["input", "output", "storage", "constant"]
 Kind = Literal["kernel", "part", "copy"]
 
-_Size = Annotated[int, msgspec.Meta(ge=OPEN, lt=2**31)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
 _BITS = {"bool": 8, "bfloat16": 16}
 
 
@@ -49,8 +45,8 @@ class Constant:
         dtype: The name of its type.
     """
 
-    offset: _Count
-    shape: tuple[_Size, ...]
+    offset: int
+    shape: tuple[int, ...]
     dtype: str
 
     @property
@@ -73,9 +69,9 @@ class View:
     """
 
     memory: Memory
-    index: _Count
-    offset: _Count
-    shape: tuple[_Size, ...]
+    index: int
+    offset: int
+    shape: tuple[int, ...]
     dtype: str
     tensor: int
 
@@ -98,8 +94,8 @@ class Step:
 
     kind: Kind
     name: str
-    reads: tuple[_Count, ...]
-    writes: tuple[_Count, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
 
     @property
     def arguments(self) -> tuple[int, ...]:
@@ -126,7 +122,7 @@ class SizeProgram:
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    storage: tuple[_Count, ...]
+    storage: tuple[int, ...]
     views: tuple[View, ...]
     steps: tuple[Step, ...]
 

@@ -1,0 +1,85 @@
+"""The code of scheduled functions for a GPU, all kernels of a module in one source: for models.
+
+scheduled functions by symbol  --TVM-->  CUDA or OpenCL source, and how the kernels are launched
+--nvcc->  cubin
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import tvm
+from tvm.tirx import PrimFunc
+
+from ..errors import MeasureError
+from ..machine.contract import OPENCL
+from ..machine.gpu import Gpu
+from ..runtime.device.code import CUBIN, OPENCL_SOURCE, DeviceKernel, Image, Launch
+from .cuda import compile_cubin
+from .gpu_lowering import KernelLaunch, argument_bytes, launches_of, lower_for_gpu
+
+
+@dataclass(frozen=True)
+class DeviceModule:
+    """Kernels for a device.
+
+    Attributes:
+        kernels: How each is launched, by the symbol of its function.
+        source: The source of all of them.
+        image: Their code as a device loads it.
+    """
+
+    kernels: Mapping[str, DeviceKernel]
+    source: str
+    image: Image
+
+
+def build_for_device(functions: Mapping[str, PrimFunc], device: Gpu) -> DeviceModule:
+    """Generates the code of scheduled functions.
+
+    Args:
+        functions: The functions by their symbols.
+        device: What they are for.
+
+    Raises:
+        MeasureError: There is no `nvcc`, or it refuses the source.
+        Exception: Whatever TVM raises.
+    """
+    target = device.tvm()
+    lowered, kernels = dict[str, PrimFunc](), dict[str, DeviceKernel]()
+    for symbol, function in functions.items():
+        host, of_function = lower_for_gpu(function, target, symbol)
+        kernels[symbol] = _kernel(function, launches_of(host, of_function), argument_bytes(of_function))
+        lowered |= of_function
+    _, _, finalize = tvm.tirx.get_default_tir_pipeline(target)
+    opencl = device.device == OPENCL
+    generate = tvm.get_global_func(f"target.build.{'opencl' if opencl else 'cuda'}")
+    source = ""
+    if lowered:
+        module = generate(finalize()(tvm.IRModule(lowered)), target)
+        source = str(module.inspect_source("cl" if opencl else "cuda"))
+    image = (
+        Image(OPENCL_SOURCE, "", source.encode())
+        if opencl
+        else Image(CUBIN, device.arch, compile_cubin(source, device))
+    )
+    return DeviceModule(kernels, source, image)
+
+
+def _kernel(function: PrimFunc, launches: tuple[KernelLaunch, ...], sizes: Mapping[str, int]) -> DeviceKernel:
+    """A kernel of a program: its launches, with the positions of their arguments."""
+    positions = {str(buffer.name): position for position, buffer in enumerate(function.params)}
+    count = len(positions)
+    if count != len(function.params):
+        raise MeasureError(f"two parameters have one name: {', '.join(str(each.name) for each in function.params)}")
+    handed_on = dict.fromkeys(name for launch in launches for name in launch.arguments if name not in positions)
+    positions |= {name: count + position for position, name in enumerate(handed_on)}
+    return DeviceKernel(
+        tuple(
+            Launch(each.kernel, tuple(positions[name] for name in each.arguments), each.groups, each.items)
+            for each in launches
+        ),
+        count,
+        tuple(sizes[name] for name in handed_on),
+    )

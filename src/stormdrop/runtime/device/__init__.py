@@ -1,0 +1,9 @@
+"""Runs models on GPUs: by CUDA with NVIDIA's `cuda-bindings`, by OpenCL with `pyopencl`. Neither needs TVM.
+
+contract.py      what a device does: allocate, upload, launch, wait, time, capture
+code.py          the kernels of a model for a device, and how they are launched
+cuda.py          the device that CUDA drives
+opencl.py        the device that OpenCL drives
+execution.py     executes a program on a device
+device_array.py  arrays in the memory of a device, as other libraries exchange them
+"""

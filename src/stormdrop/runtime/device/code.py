@@ -1,0 +1,142 @@
+"""The kernels of a model for a device, and how they are launched: plain data, which an artifact holds as `device.json`.
+
+kernel of a program  ->  one or several launches, one after the other, with memory that these hand on
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+CUBIN, PTX, OPENCL_SOURCE = "cubin", "ptx", "cl"
+"""The forms of code: machine code of one NVIDIA architecture; NVIDIA's portable code; the source of OpenCL kernels."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a kernel of a device is launched.
+
+    Attributes:
+        entry: Its name.
+        arguments: What each argument points to: the parameter of the program's kernel with this position; the memory
+            that launches hand on begins after the last parameter.
+        groups: The number of blocks (work-groups) along x, y and z.
+        items: The number of threads (work-items) of a block along x, y and z.
+        shared: Bytes of shared memory of a block that are asked for at the launch.
+    """
+
+    entry: str
+    arguments: tuple[int, ...]
+    groups: tuple[int, int, int]
+    items: tuple[int, int, int]
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class DeviceKernel:
+    """A kernel of a program.
+
+    Attributes:
+        launches: What is launched for it, in this order.
+        parameters: The number of its parameters.
+        scratch: The bytes of each piece of memory that a launch hands on to a later one.
+    """
+
+    launches: tuple[Launch, ...]
+    parameters: int
+    scratch: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Image:
+    """The code of some kernels in one form.
+
+    Attributes:
+        form: `CUBIN`, `PTX` or `OPENCL_SOURCE`.
+        arch: The architecture that it is for, such as "sm_80"; empty for OpenCL.
+        code: The code.
+    """
+
+    form: str
+    arch: str
+    code: bytes
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """The kernels of a model.
+
+    Attributes:
+        kernels: By the symbols that the program knows them by.
+        images: Their code. Those of one form and architecture hold different kernels; others hold the same ones once
+            more, for other devices.
+    """
+
+    kernels: Mapping[str, DeviceKernel]
+    images: Sequence[Image]
+
+
+def to_json(kernels: Mapping[str, DeviceKernel]) -> bytes:
+    """The launches of kernels as text.
+
+    Args:
+        kernels: The kernels by their symbols.
+
+    Example:
+        >>> to_json({"relu": DeviceKernel((Launch("relu_kernel", (0, 1), (4, 1, 1), (256, 1, 1)),), 2)})
+        b'{"relu": {"launches": [["relu_kernel", [0, 1], [4, 1, 1], [256, 1, 1], 0]], "parameters": 2, "scratch": []}}'
+    """
+    document = {
+        symbol: {**asdict(kernel), "launches": [list(asdict(launch).values()) for launch in kernel.launches]}
+        for symbol, kernel in kernels.items()
+    }
+    return json.dumps(document).encode()
+
+
+def from_json(data: bytes) -> dict[str, DeviceKernel]:
+    """The launches of kernels, read back and checked.
+
+    Args:
+        data: What `to_json` has made.
+
+    Raises:
+        ValueError: It is something else; the message is one line.
+    """
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise ValueError("it is no object of kernels")
+    return {symbol: _kernel(symbol, entry) for symbol, entry in document.items()}
+
+
+def _kernel(symbol: str, entry: Any) -> DeviceKernel:
+    try:
+        launches = tuple(_launch(*fields) for fields in entry["launches"])
+        kernel = DeviceKernel(launches, _count(entry["parameters"]), tuple(map(_count, entry["scratch"])))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"kernel {symbol}: {error}") from error
+    most = kernel.parameters + len(kernel.scratch)
+    for launch in launches:
+        if any(argument >= most for argument in launch.arguments):
+            raise ValueError(f"kernel {symbol}: {launch.entry} takes an argument that there is not")
+    return kernel
+
+
+def _launch(entry: Any, arguments: Any, groups: Any, items: Any, shared: Any) -> Launch:
+    if not isinstance(entry, str):
+        raise TypeError(f"{entry!r} is no name")
+    return Launch(entry, tuple(map(_count, arguments)), _extents(groups), _extents(items), _count(shared))
+
+
+def _extents(values: Any) -> tuple[int, int, int]:
+    x, y, z = map(_count, values)
+    if not x * y * z:
+        raise TypeError(f"{values} is no number of blocks or threads")
+    return x, y, z
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise TypeError(f"{value!r} is no count")
+    return value

@@ -1,0 +1,317 @@
+"""Executes the program of a model on a device: everything is made once, and a call replays it.
+
+    constants     uploaded once, for all executions on the device
+    memory        inputs, outputs, storage, and what the launches of a kernel hand on, in one piece
+    staging       inputs and outputs in this machine's memory
+    launches      each with its arguments
+
+    a call:       inputs to staging;  uploads, launches, downloads as one captured piece of work;  outputs from staging
+
+Where onnxruntime runs a part, the work is in pieces: one before the part, and one after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import ArtifactError, ModelError
+from ..inputs import Array, copy_rows, dtype_of
+from ..parts import RunPart
+from ..program import Program, SizeProgram, Step, View, bytes_of, offsets_of
+from ..sizes import OPEN, TensorInfo
+from .code import DeviceCode, DeviceKernel, Launch
+from .contract import Device, Memory, Work
+
+Observer = Callable[[Step, bool, Callable[[], list[Array]]], None]
+"""Is told of each step before it is run (True) and after it (False). The function gives the arguments as arrays."""
+
+
+class DeviceProgram:
+    """A program on a device, with its kernels and its constants there. Executions share it.
+
+    Args:
+        device: The device.
+        program: The program.
+        code: Its kernels.
+        constants: The bytes of each constant.
+
+    Raises:
+        ArtifactError: A kernel that the program calls is not there, or has other parameters.
+        DeviceError: The code is none for this device, or the device has too little memory.
+    """
+
+    def __init__(self, device: Device, program: Program, code: DeviceCode, constants: Sequence[Array]) -> None:
+        self.device, self.sizes, self.kernels = device, program.sizes, code.kernels
+        _check_kernels(program, code)
+        self.function = device.load(code.images)
+        *offsets, total = offsets_of((each.nbytes for each in constants), device.alignment)
+        memory, queue = device.allocate(total), device.queue()
+        self.constants = [
+            device.part(memory, offset, each.nbytes) for offset, each in zip(offsets, constants, strict=True)
+        ]
+        for each, place in zip(constants, self.constants, strict=True):
+            queue.upload(np.ascontiguousarray(each), place)
+        queue.wait()
+
+
+class DeviceExecution:
+    """One size of a program on a device, ready to be executed by one caller at a time.
+
+    Args:
+        program: The program.
+        size: The position of the size.
+        run_part: Runs the parts that kernels do not compute, on this machine.
+
+    Raises:
+        DeviceError: The device has too little memory.
+    """
+
+    def __init__(self, program: DeviceProgram, size: int, run_part: RunPart | None = None) -> None:
+        self._size, self._run_part = program.sizes[size], run_part
+        self._device, self._queue = program.device, program.device.queue()
+        self._memory = _memory_of(program, self._size)
+        self._views = [self._memory.of(view, program.constants, self._device) for view in self._size.views]
+        self._inputs = _staged(self._device, self._size.inputs)
+        self._outputs = _staged(self._device, self._size.outputs)
+        self._kernels = program.kernels
+        self._prepared = [self._prepare(program, step) for step in self._size.steps]
+        self._made: dict[int, Array] = {}  # outputs whose shape depends on data, by their positions
+        self._call = self._captured(self._uploads, self._downloads)
+        self._on_device: Sequence[Work] | None = None
+
+    def _prepare(self, program: DeviceProgram, step: Step) -> list[Any]:
+        """The launches of a step that is a kernel."""
+        if step.kind != "kernel":
+            return []
+        kernel = program.kernels[step.name]
+        arguments = [
+            *(self._views[position] for position in step.arguments),
+            *self._memory.scratch(kernel, self._device),
+        ]
+
+        def prepared(launch: Launch) -> Any:
+            function = program.function(launch.entry)
+            return self._device.prepare(function, launch, [arguments[position] for position in launch.arguments])
+
+        return [prepared(launch) for launch in kernel.launches]
+
+    def run(self, arrays: Sequence[Array], rows: int | None = None) -> list[Array]:
+        """Executes the program on arrays of this machine.
+
+        Args:
+            arrays: The inputs, perhaps with fewer rows than those of the size.
+            rows: How many rows of the outputs are wanted; None for all.
+
+        Returns:
+            The outputs. They belong to the caller.
+
+        Raises:
+            DeviceError: A kernel has failed.
+            ModelError: A part makes something else than it should.
+        """
+        for array, staged in zip(arrays, self._inputs, strict=True):
+            copy_rows(array, staged)
+        for work in self._call:
+            work()
+        self._queue.wait()
+        outputs = [self._made.get(index, staged) for index, staged in enumerate(self._outputs)]
+        return [(output if rows is None else output[:rows]).copy() for output in outputs]
+
+    def profile(self, arrays: Sequence[Array]) -> list[tuple[str, float]]:
+        """Executes the program step by step, and times the steps by the device's clock.
+
+        Args:
+            arrays: The inputs.
+
+        Returns:
+            The symbol of each step, in the order of the execution, and its seconds.
+        """
+        self._begin(arrays)
+        steps = range(len(self._size.steps))
+        seconds = [self._queue.seconds(lambda at=step: self._step(at)) for step in steps]  # type: ignore[misc]
+        return [(step.symbol, each) for step, each in zip(self._size.steps, seconds, strict=True)]
+
+    def observed(self, arrays: Sequence[Array], observer: Observer) -> list[Array]:
+        """Executes the program step by step, and tells of each.
+
+        Args:
+            arrays: The inputs.
+            observer: Is told of each step.
+
+        Returns:
+            The outputs.
+        """
+        self._begin(arrays)
+        for position, step in enumerate(self._size.steps):
+
+            def arguments(step: Step = step) -> list[Array]:
+                found = (self._downloaded(view) for view in step.arguments)
+                return [each for each in found if each is not None]
+
+            observer(step, True, arguments)
+            self._step(position)
+            self._queue.wait()
+            observer(step, False, arguments)
+        self._downloads()
+        self._queue.wait()
+        return [self._made.get(index, staged).copy() for index, staged in enumerate(self._outputs)]
+
+    def seconds(self, arrays: Sequence[Array], calls: int) -> float:
+        """The seconds of a call by the device's clock, without the copies of inputs and outputs.
+
+        Args:
+            arrays: The inputs.
+            calls: How many calls are timed, one after the other.
+        """
+        self._begin(arrays)
+        if self._on_device is None:
+            self._on_device = self._captured()
+        pieces = self._on_device
+
+        def work() -> None:
+            for _ in range(calls):
+                for piece in pieces:
+                    piece()
+
+        return self._queue.seconds(work) / calls
+
+    def _begin(self, arrays: Sequence[Array]) -> None:
+        for array, staged in zip(arrays, self._inputs, strict=True):
+            copy_rows(array, staged)
+        self._uploads()
+        self._queue.wait()
+
+    def _captured(self, before: Work | None = None, after: Work | None = None) -> Sequence[Work]:
+        """The pieces of work of a call, each of which the queue replays, or a part."""
+        pieces: list[Work] = []
+        for is_part, group in itertools.groupby(range(len(self._size.steps)), self._is_part):
+            steps = tuple(group)
+            if is_part:
+                pieces += [lambda at=step: self._step(at) for step in steps]  # type: ignore[misc]
+            else:
+                pieces.append(lambda these=steps: [self._step(step) for step in these])  # type: ignore[misc]
+        if before is not None:
+            pieces = [before, *pieces]
+        if after is not None:
+            pieces = [*pieces, after]
+        if any(step.kind == "part" for step in self._size.steps):
+            return pieces
+        return [self._queue.capture(lambda: [piece() for piece in pieces])]  # type: ignore[func-returns-value]
+
+    def _is_part(self, position: int) -> bool:
+        return self._size.steps[position].kind == "part"
+
+    def _step(self, position: int) -> None:
+        step = self._size.steps[position]
+        if step.kind == "part":
+            self._part(step)
+        elif step.kind == "copy":
+            source, target = (self._views[view] for view in step.arguments)
+            self._queue.copy(source, target, self._size.views[step.writes[0]].bytes)
+        for prepared in self._prepared[position]:
+            self._queue.launch(prepared)
+
+    def _part(self, step: Step) -> None:
+        """Runs a part on this machine: what it reads is downloaded, what it writes is uploaded."""
+        if self._run_part is None:
+            raise RuntimeError(f"part {step.name} of a program needs somebody who runs it")
+        read = [self._downloaded(view) for view in step.reads]
+        views = [self._size.views[view] for view in step.writes]
+        memory = [None if OPEN in view.shape else _empty(view) for view in views]
+        results = self._run_part(int(step.name), read, memory)  # type: ignore[arg-type]
+        for position, view, result in zip(step.writes, views, results, strict=True):
+            if OPEN in view.shape:
+                self._made[view.index] = result
+                continue
+            if result.shape != view.shape:
+                raise ModelError(f"part {step.name} makes a result of shape {result.shape}, not {view.shape}")
+            self._queue.upload(np.ascontiguousarray(result), self._views[position])
+        self._queue.wait()
+
+    def _downloaded(self, position: int) -> Array | None:
+        """A view as an array; None for an output whose part has not run yet."""
+        view = self._size.views[position]
+        if OPEN in view.shape:
+            return self._made.get(view.index)
+        array = _empty(view)
+        self._queue.download(self._views[position], array)
+        self._queue.wait()
+        return array
+
+    def _uploads(self) -> None:
+        for array, memory in zip(self._inputs, self._memory.inputs, strict=True):
+            self._queue.upload(array, memory)
+
+    def _downloads(self) -> None:
+        for array, memory in zip(self._outputs, self._memory.outputs, strict=True):
+            self._queue.download(memory, array)
+
+
+class _Blocks(NamedTuple):
+    """The memory of an execution.
+
+    Attributes:
+        inputs: That of each input.
+        outputs: That of each output.
+        storage: Each block between steps.
+        handed_on: What the launches of a kernel hand on; the next kernel's are in the same place.
+    """
+
+    inputs: Sequence[Memory]
+    outputs: Sequence[Memory]
+    storage: Sequence[Memory]
+    handed_on: Memory
+
+    def of(self, view: View, constants: Sequence[Memory], device: Device) -> Memory:
+        """The memory of a view. One whose shape depends on data has none."""
+        if OPEN in view.shape:
+            return None
+        blocks = {"input": self.inputs, "output": self.outputs, "storage": self.storage, "constant": constants}
+        block = blocks[view.memory][view.index]
+        return device.part(block, view.offset, view.bytes) if view.offset else block
+
+    def scratch(self, kernel: DeviceKernel, device: Device) -> list[Memory]:
+        """The memory that the launches of a kernel hand on."""
+        offsets = offsets_of(kernel.scratch, device.alignment)
+        pairs = zip(offsets, kernel.scratch, strict=False)
+        return [device.part(self.handed_on, offset, size) for offset, size in pairs]
+
+
+def _memory_of(program: DeviceProgram, size: SizeProgram) -> _Blocks:
+    device = program.device
+    called = {step.name for step in size.steps if step.kind == "kernel"}
+    scratch = max((offsets_of(program.kernels[name].scratch, device.alignment)[-1] for name in called), default=0)
+    tensors = [bytes_of(info.shape, info.dtype) for info in (*size.inputs, *size.outputs)]
+    blocks = [*tensors, *size.storage, scratch]
+    *offsets, total = offsets_of((max(block, 1) for block in blocks), device.alignment)
+    whole = device.allocate(total)
+    parts = [device.part(whole, offset, max(block, 1)) for offset, block in zip(offsets, blocks, strict=True)]
+    first, last = len(size.inputs), len(tensors)
+    return _Blocks(parts[:first], parts[first:last], parts[last:-1], parts[-1])
+
+
+def _staged(device: Device, infos: Sequence[TensorInfo]) -> list[Array]:
+    """An array of this machine for each tensor, in one piece of memory; those of an open shape have no elements."""
+    sizes = [bytes_of(info.shape, info.dtype) for info in infos]
+    *offsets, total = offsets_of(sizes)
+    memory = device.staging(total)
+    return [
+        memory[offset : offset + size].view(dtype_of(info.dtype)).reshape([max(extent, 0) for extent in info.shape])
+        for info, offset, size in zip(infos, offsets, sizes, strict=True)
+    ]
+
+
+def _empty(view: View) -> Array:
+    return np.empty(view.shape, dtype_of(view.dtype))
+
+
+def _check_kernels(program: Program, code: DeviceCode) -> None:
+    """Raises `ArtifactError` if the program calls a kernel that is not there, or with other arguments."""
+    known: Mapping[str, DeviceKernel] = code.kernels
+    for step in itertools.chain.from_iterable(size.steps for size in program.sizes):
+        if step.kind == "kernel" and (step.name not in known or known[step.name].parameters != len(step.arguments)):
+            raise ArtifactError(f"a kernel {step.name} of {len(step.arguments)} parameters is not there")
