@@ -73,7 +73,7 @@ _BEST = 50  # of ROLLER's kernels
 _LEAST = 1e-4  # that runs differ by, for the geometric mean
 _ROUNDS = 15
 _SAMPLE = 5e-3  # seconds of a sample
-_IN_GRAPH = 20  # executions of a torch kernel per launch
+IN_GRAPH = 20  # executions of a torch kernel per launch
 
 Tuned = tuple[Any, float, int]
 """A schedule, and the seconds and candidates of its tuning."""
@@ -194,8 +194,11 @@ def plain(shape: Shape) -> Any:
     return dataclasses.replace(shape, arguments=arguments).workload()
 
 
-def race(workload: Any, kernels: Mapping[str, Any], device: Gpu) -> dict[str, list[float]]:
-    """Times the kernels and those of torch in turns; returns the seconds per execution by round."""
+def race(workload: Any, kernels: Mapping[str, Any], device: Gpu, half: bool = False) -> dict[str, list[float]]:
+    """Times the kernels and those of torch in turns; returns the seconds per execution by round.
+
+    With `half` torch takes part in float16, too, beside kernels in float32.
+    """
     import torch
     import tvm
 
@@ -213,7 +216,12 @@ def race(workload: Any, kernels: Mapping[str, Any], device: Gpu) -> dict[str, li
 
         clocks[name] = tuned
     with torch.cuda.device(device.cuda_index):
-        for name, call in torch_calls(workload, [torch.from_numpy(array).cuda() for array in arrays]).items():
+        tensors = [torch.from_numpy(array).cuda() for array in arrays]
+        calls = torch_calls(workload, tensors)
+        if half and tensors[0].dtype == torch.float32:
+            halves = torch_calls(workload, [tensor.half() for tensor in tensors])
+            calls |= {f"{name} float16": call for name, call in halves.items()}
+        for name, call in calls.items():
             try:
                 together = graph(torch, call)
             except RuntimeError as error:  # cuDNN has no such kernel, or it cannot be captured
@@ -222,10 +230,10 @@ def race(workload: Any, kernels: Mapping[str, Any], device: Gpu) -> dict[str, li
             clocks[f"{name} eager"] = partial(events, torch, call)
 
             def in_graphs(number: int, call: Any = together) -> float:
-                return events(torch, call, -(-number // _IN_GRAPH)) / _IN_GRAPH
+                return events(torch, call, -(-number // IN_GRAPH)) / IN_GRAPH
 
             clocks[name] = in_graphs
-        numbers = {name: max(1, math.ceil(_SAMPLE / max(clock(_IN_GRAPH), 1e-7))) for name, clock in clocks.items()}
+        numbers = {name: max(1, math.ceil(_SAMPLE / max(clock(IN_GRAPH), 1e-7))) for name, clock in clocks.items()}
         rounds: dict[str, list[float]] = {name: [] for name in clocks}
         for _ in range(_ROUNDS):
             for name, clock in clocks.items():
@@ -243,7 +251,7 @@ def graph(torch: Any, call: Callable[[], object]) -> Callable[[], object]:
     torch.cuda.current_stream().wait_stream(stream)
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
-        for _ in range(_IN_GRAPH):
+        for _ in range(IN_GRAPH):
             call()
     replay_: Callable[[], object] = captured.replay
     return replay_
@@ -262,22 +270,31 @@ def events(torch: Any, call: Callable[[], object], number: int) -> float:
 
 
 def torch_calls(workload: Any, tensors: Sequence[Any]) -> dict[str, Callable[[], object]]:
-    """torch's calls: a matmul, or a convolution in both layouts."""
+    """torch's calls: a matmul, a softmax, a layer norm, or a convolution in both layouts."""
     import torch
 
     arguments = workload.arguments
+    operator = workload.name.partition(" ")[0]
+    if operator == "softmax":
+        return {"torch": partial(torch.softmax, tensors[0], -1)}
+    if operator == "layer_norm":
+        rows, scale, shift = tensors
+        return {"torch": partial(torch.layer_norm, rows, scale.shape, scale, shift, arguments["eps"])}
     if "kh" not in arguments:
         a, b = tensors
         out = torch.matmul(a, b)
         return {"torch": lambda: torch.matmul(a, b, out=out)}
     x, weight = tensors
+    groups = 1
+    if operator == "depthwise_conv2d":
+        weight, groups = weight.permute(2, 0, 1)[..., None], arguments["ci"]
     stride, pad = [arguments["stride"]] * 2, [arguments["pad"]] * 2
 
     calls: dict[str, Callable[[], object]] = {}
     for layout, name in ((torch.contiguous_format, "torch"), (torch.channels_last, "torch NHWC")):
         data = x.permute(0, 3, 1, 2).contiguous(memory_format=layout)
         kernel = weight.permute(0, 3, 1, 2).contiguous(memory_format=layout)
-        calls[name] = partial(torch.conv2d, data, kernel, None, stride, pad)
+        calls[name] = partial(torch.conv2d, data, kernel, None, stride, pad, 1, groups)
     return calls
 
 

@@ -1,0 +1,392 @@
+"""The steps of `first_contact.py`. Each finds its items one by one, and keeps each as soon as it is known."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "tests"))
+
+import numpy as np
+from _common import Campaign, versions
+from gpu import run as table_1
+from gpu.operators import CASES
+
+import stormdrop as sd
+from stormdrop import operators
+from stormdrop.codegen.compile import compile_kernel
+from stormdrop.errors import MeasureError, one_line
+from stormdrop.ir.reference import evaluate_graph
+from stormdrop.ir.relative_error import relative_error
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.gpu import GPUS, Gpu, require_gpu
+from stormdrop.machine.nvml import current_clock, is_slowed, visible_gpus
+from stormdrop.machine.opencl import OpenCl
+from stormdrop.measure.contract import KernelSetup
+from stormdrop.measure.local import LocalMeasurer
+from stormdrop.measure.pool.pool import WorkerPool
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.trial import Candidate, Request
+
+KIT = Path(__file__).parent
+FULL = 9.0  # minutes that the seconds below belong to
+_OPERATOR_SECONDS, _MODEL_SECONDS, _ARM_SECONDS = 20.0, 60.0, 30.0
+_SHAPE_SECONDS = 8 * _ARM_SECONDS + 30.0  # seven tunings of a shape, with what they take longer, and a race
+_HOST_CASES = ("matmul m=24 n=32 k=16", "softmax m=6 n=50")
+_OPERATORS = (
+    "matmul m=512 n=1024 k=64",
+    "matmul m=1024 n=1024 k=1024 dtype=float16",
+    "conv2d n=1 h=56 w=56 ci=64 co=64 kh=3 kw=3 pad=1",
+    "depthwise_conv2d n=1 h=56 w=56 ci=144 kh=3 kw=3 pad=1",
+    "softmax m=1536 n=128",
+    "layer_norm m=128 n=768",
+)
+_SANITIZED = (
+    "matmul m=96 n=128 k=64",
+    "matmul m=64 n=64 k=64 dtype=float16",
+    "softmax m=32 n=50",
+    "layer_norm m=32 n=50",
+)
+_TOOLS = ("memcheck", "racecheck", "synccheck")
+_MODELS = {"squeezenet": "squeezenet1_0", "resnet18": "resnet18"}
+"""The names of the models here and in torchvision."""
+
+_ROUNDS = 15
+
+
+class Skipped(Exception):
+    """A step or an item cannot be done here and now; one line that says why."""
+
+
+class Kit:
+    """What a step works with.
+
+    Args:
+        step: The step.
+        host: Whether it is a dry run without a GPU.
+        campaign: What all steps have found.
+        seconds: How long it may take from now on.
+        minutes: Of all steps: tunings are shorter with fewer of them.
+    """
+
+    def __init__(self, step: str, host: bool, campaign: Campaign, seconds: float, minutes: float) -> None:
+        self.step, self.host = step, host
+        self._campaign, self._end = campaign, time.monotonic() + seconds
+        self._scale = min(1.0, minutes / FULL)
+
+    @property
+    def target(self) -> Gpu:
+        """This machine's GPU; for a dry run its first OpenCL device."""
+        target = sd.parse_machine("opencl" if self.host else "cuda")
+        assert isinstance(target, Gpu)
+        return target
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left."""
+        return self._end - time.monotonic()
+
+    def tuning(self, seconds: float) -> dict[str, Any]:
+        """How a kernel or model is tuned: from nothing, in so many seconds of a run of nine minutes."""
+        bounds = {"trials": 3} if self.host else {"time": max(1.0, self._scale * seconds)}
+        return {**bounds, "fresh": True, "store": sd.open_store("sqlite://"), "target": self.target}
+
+    def item(self, name: str, work: Callable[[], Mapping[str, Any]]) -> None:
+        """Does a part of the step, unless it is known. What it raises is kept as its failure.
+
+        Raises:
+            Skipped: There is no time left.
+        """
+        key = {"step": self.step, "item": name}
+        if self._campaign.known(key) is not None:
+            return
+        if self.left <= 0:
+            raise Skipped("no time left: another call goes on")
+        begin = time.monotonic()
+        try:
+            found = work()
+        except Skipped as reason:
+            found = {"skipped": str(reason)}
+        except Exception as error:  # noqa: BLE001  whatever fails is a finding
+            found = {"failed": one_line(error)}
+        self._campaign.keep({**key, "host": self.host, "seconds": round(time.monotonic() - begin, 2), **found})
+        print(f"  {self.step}: {name}: {found.get('failed', found.get('skipped', 'ok'))}", file=sys.stderr, flush=True)
+
+    def summary(self) -> dict[str, str]:
+        """The status of the step by its items, and a line about them."""
+        items = {entry["item"]: entry for entry in self._campaign.entries if entry.get("step") == self.step}
+        found = [entry for name, entry in items.items() if name is not None]
+        bad = [f"{entry['item']}: {entry['failed']}" for entry in found if "failed" in entry]
+        return {
+            "status": "failed" if bad else "ok",
+            "reason": "; ".join([f"{len(found) - len(bad)} of {len(found)} items are fine", *bad[:1]]),
+        }
+
+
+def gpu(kit: Kit) -> None:
+    """Which GPU, and which software."""
+    kit.item("software", _software)
+    for info in visible_gpus():
+        now = {"clock_now": current_clock(info.number), "slowed": is_slowed(info.number)}
+        kit.item(f"gpu {info.number}", lambda info=info, now=now: {**asdict(info), **now})  # type: ignore[misc]
+    target = kit.target
+    if isinstance(target, OpenCl):
+        kit.item("target", lambda: {"name": target.name, "device": target.machine, **asdict(target.info)})  # type: ignore[arg-type]
+        return
+    figures = ("name", "arch", "multiprocessors", "flops", "bandwidth", "machine", "conditions")
+    kit.item("target", lambda: {name: getattr(target, name) for name in figures})
+
+
+def _software() -> dict[str, Any]:
+    nvcc = shutil.which("nvcc")
+    release = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout if nvcc else ""
+    return {"python": sys.version.split()[0], "versions": versions(), "nvcc": (release.splitlines() or ["none"])[-1]}
+
+
+def limits(kit: Kit) -> None:
+    """What the GPU does at most, measured by a program of `nvcc`, beside the data sheet."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        raise Skipped("there is no nvcc on the PATH")
+    device = GPUS["a100"] if kit.host else require_gpu(kit.target)
+
+    def measured() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            output = ["-cubin", "-o", f"{folder}/limits.cubin"] if kit.host else ["-o", f"{folder}/limits"]
+            _checked([nvcc, "-O3", f"-arch={device.arch}", *output, str(KIT / "limits.cu")])
+            if kit.host:
+                return {"skipped": f"compiled for {device.arch}; there is no GPU to run it"}
+            found: dict[str, Any] = json.loads(_checked([f"{folder}/limits"]))
+        flops, bandwidth = device.stated_limits
+        shares = {"of_stated_flops": found["flops"] / flops, "of_stated_bandwidth": found["bandwidth"] / bandwidth}
+        return {**found, "stated_flops": flops, "stated_bandwidth": bandwidth, **shares}
+
+    kit.item("limits", measured)
+
+
+def _checked(command: Sequence[str]) -> str:
+    """What a program prints. Raises `MeasureError` with its last line if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = ((done.stderr or done.stdout).strip().splitlines() or ["it says nothing"])[-1]
+        raise MeasureError(f"{Path(command[0]).name} ended with {done.returncode}: {last}")
+    return done.stdout
+
+
+def sketches(kit: Kit) -> None:
+    """Schedules of every sketch of every operator, measured and compared with NumPy as in a tuning."""
+    target, rng = kit.target, np.random.default_rng(0)
+    gpus = target.gpus
+    cases = _HOST_CASES if kit.host else [f"{name} {case}" for name, some in CASES.items() for case in some]
+    with WorkerPool(target.cores, None, 0, gpus[0] if gpus else None) as pool:
+        for source in ("builtin", "rules"):
+            for case in cases:
+                work = _workload(case)
+                for sketch, space in sketches_for(work, target, source):
+                    points = dict.fromkeys([space.origin, space.sample(rng), space.sample(rng)])
+
+                    def measured(
+                        work: Any = work, sketch: Any = sketch, space: Any = space, points: Any = points
+                    ) -> Any:
+                        setup = KernelSetup(work, target, [(sketch, space)])
+                        requests = [Request(Candidate(sketch.name, point), 1) for point in points]
+                        with LocalMeasurer(setup, pool=pool, gpu=gpus[0] if gpus else None) as measurer:
+                            found = list(measurer.measure(requests))
+                        schedules = [
+                            {"point": point, "status": each.status.value, "error": each.error, "times": each.seconds}
+                            for point, each in zip(points, found, strict=True)
+                        ]
+                        bad = [each for each in found if not each.ok]
+                        failed = {"failed": f"{len(bad)} of {len(found)}: {bad[0].status.value}: {bad[0].error}"}
+                        return {"schedules": schedules, **(failed if bad else {})}
+
+                    kit.item(f"{source}: {case}: {sketch.name}", measured)
+
+
+def _workload(case: str) -> Workload:
+    name, *words = case.split()
+    return operators.create(name, dict(word.split("=") for word in words))
+
+
+def sanitizer(kit: Kit) -> None:
+    """compute-sanitizer over the default schedules of a few kernels; g++'s sanitizers over their CUDA source."""
+    if kit.host:
+        from stand_ins.cuda_on_host import SANITIZERS
+
+        for case in _HOST_CASES:
+            kit.item(case, lambda case=case: _on_host(case, SANITIZERS))  # type: ignore[misc]
+        return
+    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if tool is None:
+        raise Skipped("there is no compute-sanitizer on the PATH or in /usr/local/cuda/bin")
+    program = f"import _steps; _steps.run_defaults({_SANITIZED!r})"
+    for name in _TOOLS:
+        # A fork of a process with a GPU would not be watched: the program forks nothing.
+        command = [tool, "--tool", name, "--error-exitcode", "9", sys.executable, "-c", program]
+        kit.item(name, lambda command=command: {"says": _last(_checked(_in_folder(command)))})  # type: ignore[misc]
+
+
+def _in_folder(command: Sequence[str]) -> list[str]:
+    """The command with this folder among those that Python imports from."""
+    return ["env", f"PYTHONPATH={os.pathsep.join([str(KIT), *filter(None, [os.environ.get('PYTHONPATH')])])}", *command]
+
+
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
+
+
+def run_defaults(cases: Sequence[str]) -> None:
+    """Runs the default schedule of each sketch of these cases once, on this machine's GPU. Raises if one is wrong."""
+    import tvm
+
+    device = require_gpu(sd.parse_machine("cuda"))
+    place = device.local_device()
+    for case, sketch, function, inputs, expected in _defaults(cases, device):
+        tensors = [tvm.runtime.tensor(array, place) for array in inputs]
+        outputs = [tvm.runtime.empty(array.shape, str(array.dtype), place) for array in expected]
+        compile_kernel(function, device.tvm()).call(*tensors, *outputs)
+        _check(f"{case}: {sketch}", [output.numpy() for output in outputs], expected)
+
+
+def _defaults(cases: Sequence[str], device: Gpu) -> Iterator[tuple[str, str, Any, Any, Any]]:
+    """The default schedule of each sketch, with inputs and outputs."""
+    for case in cases:
+        work = _workload(case)
+        inputs = work.random_inputs(0)
+        expected = evaluate_graph(work.graph, inputs)
+        for sketch, space in sketches_for(work, device):
+            yield case, sketch.name, sketch.apply(work, device, space.config(space.origin)).main, inputs, expected
+
+
+def _on_host(case: str, sanitizers: Sequence[str]) -> dict[str, Any]:
+    from stand_ins.cuda_on_host import execute_on_host
+
+    device, complaints = GPUS["a100"], set()
+    for _, sketch, function, inputs, expected in _defaults([case], device):
+        for execution in execute_on_host(function, device, inputs, sanitizers):
+            complaints |= set(execution.complaints)
+            if execution.error:
+                raise MeasureError(f"{sketch}: {execution.error}")
+            _check(f"{case}: {sketch}", execution.outputs, expected)
+    return {"failed": ", ".join(sorted(complaints))} if complaints else {"says": "nothing"}
+
+
+def _check(name: str, outputs: Sequence[Any], expected: Sequence[Any]) -> None:
+    for output, wanted in zip(outputs, expected, strict=True):
+        if (error := relative_error(output, wanted)) > (2e-3 if wanted.dtype == np.float16 else 1e-4):
+            raise MeasureError(f"{name}: wrong by {error:.1e}")
+
+
+def tuned_operators(kit: Kit) -> None:
+    """Operators tuned from nothing, then timed in turns with torch's best forms."""
+    for case in _HOST_CASES if kit.host else _OPERATORS:
+
+        def measured(case: str = case) -> dict[str, Any]:
+            work, setting = _workload(case), kit.tuning(_OPERATOR_SECONDS)
+            result = sd.tune(work, **setting)
+            if result.best is None:
+                raise MeasureError(f"no candidate works: {result.error}")
+            found = {
+                "tuning": result.seconds,
+                "trials": result.trials,
+                "bad": result.failed,
+                "time": result.best.seconds,
+            }
+            if kit.host:
+                return {**found, "torch": "there is no GPU for it"}
+            device = setting["target"]
+            kernel = compile_kernel(result.best.apply(work, device, result.best.config).main, device.tvm())
+            times = table_1.race(work, {"ours": kernel}, device, half=True)
+            return {**found, "times": {name: statistics.median(rounds) for name, rounds in times.items()}}
+
+        kit.item(case, measured)
+
+
+def models(kit: Kit) -> None:
+    """Models compiled and tuned from nothing, and timed beside torch."""
+    for name, theirs in _MODELS.items():
+        kit.item(f"{name}: torch", lambda theirs=theirs: _by_torch(kit, theirs))  # type: ignore[misc]
+        kit.item(f"{name}: compiled", lambda name=name: _compiled(kit, name))  # type: ignore[misc]
+        kit.item(f"{name}: tuned", lambda name=name: _tuned(kit, name))  # type: ignore[misc]
+
+
+def _compiled(kit: Kit, name: str) -> dict[str, Any]:
+    from _graphs import graph
+
+    model = graph(name)
+    begin = time.perf_counter()
+    target: Any = kit.target
+    compiled = sd.compile_model(model, target=target, store=sd.open_store("sqlite://"))
+    return {"compile_seconds": time.perf_counter() - begin, "kernels": len(compiled.metadata.calls)}
+
+
+def _tuned(kit: Kit, name: str) -> dict[str, Any]:
+    from _graphs import graph
+
+    with tempfile.TemporaryDirectory() as folder:
+        result = sd.tune_model(graph(name), **kit.tuning(_MODEL_SECONDS), out=Path(folder, "model"))
+        found = {"latency": asdict(result.latency), "trials": result.trials, "max_error": result.verified.max_error}
+        if kit.host:
+            return found
+        beside = sd.bench(Path(folder, "model"), ("torch",), target=sd.parse_machine("cuda"))  # type: ignore[arg-type]
+        return {**found, "bench": beside.to_json()}
+
+
+def _by_torch(kit: Kit, name: str) -> dict[str, Any]:
+    """torch's times of a model in its best forms: captured in a CUDA graph, without TF32, in both types."""
+    try:
+        import torch
+        from _torch_modules import torchvision_models
+    except ImportError as error:
+        raise Skipped(str(error)) from error
+    if not torch.cuda.is_available():
+        raise Skipped("torch finds no GPU")
+    torch.set_grad_enabled(False)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    calls: dict[str, Callable[[], object]] = {}
+    for dtype in ("float32", "float16"):
+        for layout in ("contiguous_format", "channels_last"):
+            form = {"dtype": getattr(torch, dtype), "memory_format": getattr(torch, layout)}
+            module = torchvision_models().get_model(name, weights=None).eval().cuda().to(**form)
+            image = torch.randn(1, 3, 224, 224).cuda().to(**form)
+            calls[f"{dtype} {layout}"] = table_1.graph(torch, lambda module=module, image=image: module(image))
+    rounds = {name: [table_1.events(torch, call, 1) for _ in range(_ROUNDS)] for name, call in calls.items()}
+    return {"times": {name: statistics.median(some) / table_1.IN_GRAPH for name, some in rounds.items()}}
+
+
+def papers(kit: Kit) -> None:
+    """Shapes of Table 1 of the AF-DS paper, each with short tunings."""
+    if kit.host:
+        raise Skipped("there is no GPU")
+    device = require_gpu(kit.target)
+    options = argparse.Namespace(minutes=[_ARM_SECONDS / 60], trials=0, runs=1)
+    for shape in dict.fromkeys([*table_1.SMALL, *table_1.TABLE_1]):
+        if kit.left < _SHAPE_SECONDS:
+            raise Skipped(f"{kit.left:.0f} s are left, and a shape takes {_SHAPE_SECONDS:.0f}: another call goes on")
+        kit.item(shape, lambda shape=shape: table_1.measure(shape, device, options, kit._end))  # type: ignore[misc]
+
+
+STEPS: dict[str, Callable[[Kit], None]] = {
+    "gpu": gpu,
+    "limits": limits,
+    "sketches": sketches,
+    "sanitizer": sanitizer,
+    "operators": tuned_operators,
+    "models": models,
+    "papers": papers,
+}
+"""The steps, in their order."""
