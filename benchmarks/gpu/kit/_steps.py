@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import subprocess
@@ -13,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +80,15 @@ class Kit:
         campaign: What all steps have found.
         seconds: How long it may take from now on.
         minutes: Of all steps: tunings are shorter with fewer of them.
+
+    Attributes:
+        end: The reading of `time.monotonic` at which it has to end.
     """
 
     def __init__(self, step: str, host: bool, campaign: Campaign, seconds: float, minutes: float) -> None:
         self.step, self.host = step, host
-        self._campaign, self._end = campaign, time.monotonic() + seconds
+        self.end = time.monotonic() + seconds
+        self._campaign = campaign
         self._scale = min(1.0, minutes / FULL)
 
     @property
@@ -97,7 +101,7 @@ class Kit:
     @property
     def left(self) -> float:
         """The seconds that are left."""
-        return self._end - time.monotonic()
+        return self.end - time.monotonic()
 
     def tuning(self, seconds: float) -> dict[str, Any]:
         """How a kernel or model is tuned: from nothing, in so many seconds of a run of nine minutes."""
@@ -110,8 +114,9 @@ class Kit:
         Raises:
             Skipped: There is no time left.
         """
-        key = {"step": self.step, "item": name}
-        if self._campaign.known(key) is not None:
+        key = {"step": self.step, "item": name, "host": self.host}
+        known = self._campaign.known(key)
+        if known is not None and "skipped" not in known:
             return
         if self.left <= 0:
             raise Skipped("no time left: another call goes on")
@@ -122,17 +127,20 @@ class Kit:
             found = {"skipped": str(reason)}
         except Exception as error:  # noqa: BLE001  whatever fails is a finding
             found = {"failed": one_line(error)}
-        self._campaign.keep({**key, "host": self.host, "seconds": round(time.monotonic() - begin, 2), **found})
+        self._campaign.keep({**key, "seconds": round(time.monotonic() - begin, 2), **found})
         print(f"  {self.step}: {name}: {found.get('failed', found.get('skipped', 'ok'))}", file=sys.stderr, flush=True)
 
     def summary(self) -> dict[str, str]:
         """The status of the step by its items, and a line about them."""
-        items = {entry["item"]: entry for entry in self._campaign.entries if entry.get("step") == self.step}
+        of_step = {"step": self.step, "host": self.host}.items()
+        items = {entry["item"]: entry for entry in self._campaign.entries if of_step <= entry.items()}
         found = [entry for name, entry in items.items() if name is not None]
         bad = [f"{entry['item']}: {entry['failed']}" for entry in found if "failed" in entry]
+        skipped = [f"{entry['item']}: {entry['skipped']}" for entry in found if "skipped" in entry]
+        fine = len(found) - len(bad) - len(skipped)
         return {
-            "status": "failed" if bad else "ok",
-            "reason": "; ".join([f"{len(found) - len(bad)} of {len(found)} items are fine", *bad[:1]]),
+            "status": "failed" if bad else "ok" if fine else "skipped",
+            "reason": "; ".join([f"{fine} of {len(found)} are fine", *bad[:1], *skipped[:1]]),
         }
 
 
@@ -141,7 +149,7 @@ def gpu(kit: Kit) -> None:
     kit.item("software", _software)
     for info in visible_gpus():
         now = {"clock_now": current_clock(info.number), "slowed": is_slowed(info.number)}
-        kit.item(f"gpu {info.number}", lambda info=info, now=now: {**asdict(info), **now})  # type: ignore[misc]
+        kit.item(f"gpu {info.number}", partial(dict, **asdict(info), **now))
     target = kit.target
     if isinstance(target, OpenCl):
         kit.item("target", lambda: {"name": target.name, "device": target.machine, **asdict(target.info)})  # type: ignore[arg-type]
@@ -210,8 +218,8 @@ def sketches(kit: Kit) -> None:
                             for point, each in zip(points, found, strict=True)
                         ]
                         bad = [each for each in found if not each.ok]
-                        failed = {"failed": f"{len(bad)} of {len(found)}: {bad[0].status.value}: {bad[0].error}"}
-                        return {"schedules": schedules, **(failed if bad else {})}
+                        failed = [f"{len(bad)} of {len(found)}: {each.status.value}: {each.error}" for each in bad[:1]]
+                        return {"schedules": schedules, **dict.fromkeys(["failed"] if bad else [], *failed)}
 
                     kit.item(f"{source}: {case}: {sketch.name}", measured)
 
@@ -227,25 +235,26 @@ def sanitizer(kit: Kit) -> None:
         from stand_ins.cuda_on_host import SANITIZERS
 
         for case in _HOST_CASES:
-            kit.item(case, lambda case=case: _on_host(case, SANITIZERS))  # type: ignore[misc]
+            kit.item(case, partial(_on_host, case, SANITIZERS))
         return
     tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if tool is None:
         raise Skipped("there is no compute-sanitizer on the PATH or in /usr/local/cuda/bin")
-    program = f"import _steps; _steps.run_defaults({_SANITIZED!r})"
     for name in _TOOLS:
-        # A fork of a process with a GPU would not be watched: the program forks nothing.
-        command = [tool, "--tool", name, "--error-exitcode", "9", sys.executable, "-c", program]
-        kit.item(name, lambda command=command: {"says": _last(_checked(_in_folder(command)))})  # type: ignore[misc]
+        kit.item(name, partial(_sanitized, tool, name, kit.left))
 
 
-def _in_folder(command: Sequence[str]) -> list[str]:
-    """The command with this folder among those that Python imports from."""
-    return ["env", f"PYTHONPATH={os.pathsep.join([str(KIT), *filter(None, [os.environ.get('PYTHONPATH')])])}", *command]
-
-
-def _last(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1]
+def _sanitized(tool: str, name: str, seconds: float) -> dict[str, Any]:
+    """What one of the tools of compute-sanitizer reports of the default schedules, at most its first 50 lines."""
+    program = f"import sys; sys.path.insert(0, {str(KIT)!r}); import _steps; _steps.run_defaults({_SANITIZED!r})"
+    command = [tool, "--tool", name, "--error-exitcode", "9", sys.executable, "-c", program]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"takes more than {seconds:.0f} s"}
+    report = [line for line in done.stdout.splitlines() if line.startswith("=========")]
+    said = "; ".join([*report[-1:], *done.stderr.splitlines()[-1:]])
+    return {"report": report[:50], **({"failed": f"ended with {done.returncode}: {said}"} if done.returncode else {})}
 
 
 def run_defaults(cases: Sequence[str]) -> None:
@@ -318,9 +327,9 @@ def tuned_operators(kit: Kit) -> None:
 def models(kit: Kit) -> None:
     """Models compiled and tuned from nothing, and timed beside torch."""
     for name, theirs in _MODELS.items():
-        kit.item(f"{name}: torch", lambda theirs=theirs: _by_torch(kit, theirs))  # type: ignore[misc]
-        kit.item(f"{name}: compiled", lambda name=name: _compiled(kit, name))  # type: ignore[misc]
-        kit.item(f"{name}: tuned", lambda name=name: _tuned(kit, name))  # type: ignore[misc]
+        kit.item(f"{name}: torch", partial(_by_torch, kit, theirs))
+        kit.item(f"{name}: compiled", partial(_compiled, kit, name))
+        kit.item(f"{name}: tuned", partial(_tuned, kit, name))
 
 
 def _compiled(kit: Kit, name: str) -> dict[str, Any]:
@@ -330,7 +339,7 @@ def _compiled(kit: Kit, name: str) -> dict[str, Any]:
     begin = time.perf_counter()
     target: Any = kit.target
     compiled = sd.compile_model(model, target=target, store=sd.open_store("sqlite://"))
-    return {"compile_seconds": time.perf_counter() - begin, "kernels": len(compiled.metadata.calls)}
+    return {"compile_seconds": time.perf_counter() - begin, "kernels": sum(map(len, compiled.metadata.calls))}
 
 
 def _tuned(kit: Kit, name: str) -> dict[str, Any]:
@@ -377,7 +386,7 @@ def papers(kit: Kit) -> None:
     for shape in dict.fromkeys([*table_1.SMALL, *table_1.TABLE_1]):
         if kit.left < _SHAPE_SECONDS:
             raise Skipped(f"{kit.left:.0f} s are left, and a shape takes {_SHAPE_SECONDS:.0f}: another call goes on")
-        kit.item(shape, lambda shape=shape: table_1.measure(shape, device, options, kit._end))  # type: ignore[misc]
+        kit.item(shape, partial(table_1.measure, shape, device, options, kit.end))
 
 
 STEPS: dict[str, Callable[[Kit], None]] = {

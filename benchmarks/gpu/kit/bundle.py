@@ -144,12 +144,12 @@ class Bundle:
         for old in self._out.glob(f"{name}.tar.xz.*"):
             old.unlink()
         with tempfile.TemporaryFile() as plain, tempfile.TemporaryFile() as packed:
-            write(plain)  # type: ignore[arg-type]
+            write(plain)
             size = plain.tell()
             plain.seek(0)
             subprocess.run([xz, "-6", "-T2", "--stdout"], stdin=plain, stdout=packed, check=True)
             packed.seek(0)
-            parts = []
+            parts: list[dict[str, Any]] = []
             while chunk := packed.read(self._most):
                 part = f"{name}.tar.xz.{len(parts):02}"
                 (self._out / part).write_bytes(chunk)

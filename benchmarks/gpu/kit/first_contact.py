@@ -14,8 +14,9 @@ It runs these steps in this order, each in a process of its own, and each bounde
 
 What a step finds is a JSON line as soon as it is known, and so is its end: `step`, `status` (ok, failed or skipped),
 `seconds` and `reason`. A step that fails does not stop the others. A second call goes on: it leaves out steps that have
-ended, ok or failed, and runs those that were skipped, for lack of time or of a tool. `--only STEP` runs a step that has
-ended once more, except for what it has found already. With fewer minutes, tunings are shorter, too.
+ended, ok or failed, and goes on with those that were skipped, for lack of time or of a tool. `--only STEP` goes on with
+any step: what it has found is not done again, and what has failed is. With fewer minutes, tunings are shorter, too. A
+file is for one GPU.
 
 `--host` is a dry run without a GPU, with tiny budgets: kernels run on the cores by OpenCL (PoCL), and their CUDA source
 by g++.
@@ -42,7 +43,7 @@ from _steps import FULL, STEPS, Kit, Skipped
 
 from stormdrop.errors import one_line
 
-_PARTS = {"gpu": 15, "limits": 25, "sketches": 80, "sanitizer": 40, "operators": 160, "models": 160}
+_PARTS = {"gpu": 15, "limits": 25, "sketches": 80, "sanitizer": 60, "operators": 150, "models": 150}
 """The most seconds of a step, of nine minutes. The last step takes what is left."""
 
 _LEAST = 5.0  # seconds that a step is begun with
@@ -56,8 +57,8 @@ def main() -> None:
         return
     end = time.monotonic() + 60 * options.minutes
     for step in [options.only] if options.only else STEPS:
-        campaign = Campaign(options.out)
-        last = campaign.latest({"step": step, "item": None})
+        key = {"step": step, "item": None, "host": options.host}
+        last = Campaign(options.out).latest(key)
         if last is not None and last["status"] != "skipped" and not options.only:
             print(f"{step}: {last['status']} already")
             continue
@@ -67,7 +68,7 @@ def main() -> None:
             limit = min(limit, _PARTS[step] * options.minutes / FULL)
         found = {"status": "skipped", "reason": "no time left"} if limit < _LEAST else _in_child(step, limit, options)
         seconds = round(time.monotonic() - begin, 1)
-        Campaign(options.out).keep({"step": step, "item": None, **found, "seconds": seconds})
+        Campaign(options.out).keep({**key, **found, "seconds": seconds})
         print(f"{step}: {found['status']} in {seconds:.0f} s: {found['reason']}", flush=True)
 
 

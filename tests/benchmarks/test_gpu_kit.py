@@ -1,0 +1,266 @@
+"""The kit for a GPU without a network: bundles are cut, checked and unpacked, and first contacts go on."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, BinaryIO
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+KIT = BENCHMARKS / "gpu" / "kit"
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+CONTENTS = {
+    "site-packages/package/data": np.random.default_rng(0).bytes(5000),  # which xz cannot make smaller
+    "source/src/module.py": b"answer = 42\n",
+}
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    for folder in (BENCHMARKS, BENCHMARKS / "kernels", KIT):
+        monkeypatch.syspath_prepend(str(folder))
+    return importlib.import_module
+
+
+@pytest.fixture
+def parts(load: Callable[[str], ModuleType], tmp_path: Path) -> Path:
+    """A bundle of two small files, in parts of 2,000 bytes."""
+    if shutil.which("xz") is None:
+        pytest.skip("needs xz")
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    made = load("bundle").Bundle(folder, 2000)
+    made.manifest |= {"python": HERE, "assumed": ["numpy", "no-such-package"]}
+    made.archive("packages", "key", _write)
+    return folder
+
+
+def _write(file: BinaryIO) -> None:
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, content in CONTENTS.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def _unpack(parts: Path, into: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the script with a Python that finds no packages."""
+    command = [sys.executable, "-I", "-S", str(KIT / "unpack.py"), str(parts), "--into", str(into)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_bundle_is_cut_and_unpacked(parts: Path, tmp_path: Path) -> None:
+    sizes = [path.stat().st_size for path in sorted(parts.glob("packages.tar.xz.*"))]
+    assert len(sizes) >= 3
+    assert set(sizes[:-1]) == {2000}
+    assert 0 < sizes[-1] <= 2000
+    into = tmp_path / "un packed"
+    for _ in range(2):  # a second time in place of the first
+        done = _unpack(parts, into)
+        assert done.returncode == 0, done.stderr
+        assert {name: (into / name).read_bytes() for name in CONTENTS} == CONTENTS
+    assert "no-such-package is not installed here" in done.stderr
+    program = f". '{into}/activate' && '{sys.executable}' -c 'import module; print(module.answer)'"
+    assert subprocess.run(["sh", "-c", program], capture_output=True, text=True, check=False).stdout == "42\n"
+
+
+def test_parts_that_are_right_are_not_made_again(
+    load: Callable[[str], ModuleType], parts: Path, tmp_path: Path
+) -> None:
+    made: list[str] = []
+
+    def again(key: str) -> dict[str, bytes]:
+        load("bundle").Bundle(parts, 2000).archive("packages", key, lambda file: made.append(key) or _write(file))
+        return {path.name: path.read_bytes() for path in parts.glob("packages*")}
+
+    before = again("key")
+    assert made == []
+    _flip(parts / "packages.tar.xz.01")
+    assert again("key") == before
+    (parts / "packages.tar.xz.00").unlink()
+    assert again("key") == before
+    again("another key")
+    assert made == ["key", "key", "another key"]
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+
+
+def _edit(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda parts: (parts / "packages.tar.xz.01").unlink(), "packages.tar.xz.01 is missing"),
+    "damaged": (lambda parts: _flip(parts / "packages.tar.xz.02"), "packages.tar.xz.02 is damaged: its SHA-256"),
+    "cut off": (lambda parts: os.truncate(parts / "packages.tar.xz.00", 1999), "has 1999 bytes, not 2000"),
+    "no manifest": (lambda parts: (parts / "manifest.json").unlink(), "manifest.json is missing"),
+    "no JSON": (lambda parts: (parts / "manifest.json").write_text("{"), "manifest.json is damaged: it is no JSON"),
+    "another manifest": (lambda parts: (parts / "manifest.json").write_text("{}"), "is no manifest of a bundle"),
+    "another Python": (
+        lambda parts: _edit(parts / "manifest.json", python="2.7"),
+        f"the bundle is for Python 2.7, and this is Python {HERE}: bundle.py --python {HERE}",
+    ),
+    "no room": (
+        lambda parts: _edit(
+            parts / "manifest.json",
+            archives={
+                "packages": {
+                    **json.loads((parts / "manifest.json").read_text())["archives"]["packages"],
+                    "bytes": 10**18,
+                }
+            },
+        ),
+        "MB are free, and 1000000000000 MB are needed",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bundle_with_a_fault_is_refused_by_one_line(parts: Path, tmp_path: Path, fault: str) -> None:
+    spoil, message = FAULTS[fault]
+    spoil(parts)
+    done = _unpack(parts, tmp_path / "unpacked")
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "unpacked").exists()
+
+
+def test_a_folder_with_something_else_is_left_alone(parts: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine" / "source"
+    mine.mkdir(parents=True)
+    assert "holds something else: choose a new folder" in _unpack(parts, mine.parent).stderr
+    assert mine.is_dir()
+
+
+def test_a_failed_item_is_tried_again_and_a_known_one_is_not(load: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    steps, campaign = load("_steps"), load("_common").Campaign
+    answers = iter([ValueError("broken"), steps.Skipped("no tool"), {"figure": 1}])
+
+    def work() -> dict[str, int]:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    statuses = []
+    for _ in range(4):
+        kit = steps.Kit("limits", False, campaign(tmp_path / "file.jsonl", retries=True), 60.0, 9.0)
+        kit.item("name", work)
+        statuses.append(kit.summary()["status"])
+    assert statuses == ["failed", "skipped", "ok", "ok"]
+    assert next(answers, None) is None
+    late = steps.Kit("limits", False, campaign(tmp_path / "file.jsonl"), -1.0, 9.0)
+    with pytest.raises(steps.Skipped, match="no time left"):
+        late.item("another", work)
+
+
+def test_steps_that_have_ended_are_not_run_again(
+    load: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = load("first_contact")
+    ends = {"gpu": "ok", "limits": "failed", "sketches": "skipped"}
+    ran: list[tuple[str, float]] = []
+
+    def in_child(step: str, limit: float, options: Namespace) -> dict[str, str]:
+        ran.append((step, limit))
+        return {"status": ends.get(step, "ok"), "reason": "as the test wants"}
+
+    monkeypatch.setattr(script, "_in_child", in_child)
+
+    def call(*arguments: str) -> list[str]:
+        ran.clear()
+        monkeypatch.setattr(sys, "argv", ["first_contact.py", f"--out={tmp_path}/file.jsonl", *arguments])
+        script.main()
+        return [step for step, _ in ran]
+
+    everything = ["gpu", "limits", "sketches", "sanitizer", "operators", "models", "papers"]
+    assert call("--minutes=4.5") == everything
+    assert dict(ran)["sketches"] == pytest.approx(40)
+    assert call() == ["sketches"]
+    assert call("--only=limits") == ["limits"]
+    assert call("--host") == everything  # a dry run says nothing of a GPU
+    assert call("--minutes=0.01", "--only=gpu") == []
+    assert json.loads((tmp_path / "file.jsonl").read_text().splitlines()[-1])["reason"] == "no time left"
+
+
+def test_a_step_that_hangs_is_ended(
+    load: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = load("first_contact")
+    hangs = tmp_path / "hangs.py"
+    hangs.write_text("import time; time.sleep(3600)")
+    monkeypatch.setattr(script, "__file__", str(hangs))
+    monkeypatch.setattr(script, "_GRACE", 0.1)
+    options = SimpleNamespace(minutes=9.0, out=tmp_path / "file.jsonl", host=False)
+    assert script._in_child("gpu", 0.2, options) == {"status": "failed", "reason": "ended after 0 s"}
+    hangs.write_text("import sys; sys.exit(3)")
+    assert script._in_child("gpu", 60.0, options)["reason"] == "its process ended with 3"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "softmax m=6 n=50",
+        "layer_norm m=6 n=50",
+        "matmul m=8 n=6 k=4",
+        "conv2d n=1 h=7 w=7 ci=4 co=6 kh=3 kw=3 pad=1",
+        "depthwise_conv2d n=1 h=7 w=7 ci=8 kh=3 kw=3 stride=2 pad=1",
+    ],
+)
+def test_torch_computes_the_same_operators(load: Callable[[str], ModuleType], case: str) -> None:
+    torch = pytest.importorskip("torch")
+    steps = load("_steps")
+    work = steps._workload(case)
+    inputs = work.random_inputs(0)
+    (expected,) = steps.evaluate_graph(work.graph, inputs)
+    for name, call in steps.table_1.torch_calls(work, [torch.from_numpy(array) for array in inputs]).items():
+        found = call().numpy()
+        found = found.transpose(0, 2, 3, 1) if found.ndim == 4 else found
+        assert steps.relative_error(found, expected) < 1e-5, name
+
+
+@pytest.mark.compiles
+def test_a_dry_run_without_a_network(load: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    """Kernels run by PoCL, and their CUDA source by g++."""
+    if not any(
+        "Portable" in info.platform for info in importlib.import_module("stormdrop.machine.opencl").opencl_devices()
+    ):
+        pytest.skip("needs pyopencl and pocl-opencl-icd")
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    isolated = ["unshare", "-rn"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("needs unshare -rn, which is not allowed here")
+    file = tmp_path / "file.jsonl"
+    script = str(KIT / "first_contact.py")
+    for step in ("gpu", "sketches", "sanitizer", "operators", "papers"):
+        command = [*isolated, sys.executable, script, "--host", "--minutes=3", f"--out={file}", f"--only={step}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    entries = [json.loads(line) for line in file.read_text().splitlines()]
+    ends = {entry["step"]: entry["status"] for entry in entries if entry["item"] is None}
+    assert ends == {"gpu": "ok", "sketches": "ok", "sanitizer": "ok", "operators": "ok", "papers": "skipped"}
+    schedules = [each for entry in entries for each in entry.get("schedules", ())]
+    assert len(schedules) >= 12
+    assert {each["status"] for each in schedules} == {"ok"}
