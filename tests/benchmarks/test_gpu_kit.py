@@ -215,6 +215,52 @@ def test_a_step_that_hangs_is_ended(
     assert script._in_child("gpu", 60.0, options)["reason"] == "its process ended with 3"
 
 
+@pytest.fixture
+def gpu_kit(load: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Runs a step as on an A100, with programs from the folder `bin`. Returns its findings by item, and its summary."""
+    steps, campaign = load("_steps"), load("_common").Campaign(tmp_path / "file.jsonl", retries=True)
+    monkeypatch.setattr(steps.Kit, "target", steps.GPUS["a100"])
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+
+    def run(step: str) -> tuple[dict[str, Any], dict[str, str]]:
+        kit = steps.Kit(step, False, campaign, 60.0, 9.0)
+        steps.STEPS[step](kit)
+        return {entry["item"]: entry for entry in campaign.entries if entry["step"] == step}, kit.summary()
+
+    return run
+
+
+def _program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_limits_stand_beside_the_data_sheet(gpu_kit: Callable[[str], Any], tmp_path: Path) -> None:
+    _program(tmp_path / "bin" / "limits", """echo '{"name": "A100", "flops": 1.56e13, "bandwidth": 1.6312e12}'""")
+    _program(tmp_path / "bin" / "nvcc", f"""test "$2$3" = -arch=sm_80-o && cp {tmp_path}/bin/limits "$4" """)
+    findings, _ = gpu_kit("limits")
+    assert findings["limits"]["of_stated_flops"] == pytest.approx(0.8)
+    assert findings["limits"]["of_stated_bandwidth"] == pytest.approx(0.8)
+
+
+def test_a_program_that_fails_is_a_finding(gpu_kit: Callable[[str], Any], tmp_path: Path) -> None:
+    _program(tmp_path / "bin" / "nvcc", "echo ignored >&2; echo unsupported gpu architecture >&2; exit 1")
+    findings, summary = gpu_kit("limits")
+    assert findings["limits"]["failed"] == "MeasureError: nvcc ended with 1: unsupported gpu architecture"
+    assert summary["status"] == "failed"
+
+
+def test_what_compute_sanitizer_reports_is_kept(gpu_kit: Callable[[str], Any], tmp_path: Path) -> None:
+    says = "echo noise; echo '========= ERROR SUMMARY: 3 errors'"
+    _program(tmp_path / "bin" / "compute-sanitizer", f'{says}; test "$2" = racecheck && exit 9; exit 0')
+    findings, summary = gpu_kit("sanitizer")
+    assert list(findings) == ["memcheck", "racecheck", "synccheck"]
+    assert all(found["report"] == ["========= ERROR SUMMARY: 3 errors"] for found in findings.values())
+    assert [name for name, found in findings.items() if "failed" in found] == ["racecheck"]
+    assert "ended with 9: ========= ERROR SUMMARY: 3 errors" in summary["reason"]
+
+
 @pytest.mark.parametrize(
     "case",
     [

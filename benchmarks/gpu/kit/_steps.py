@@ -152,7 +152,8 @@ def gpu(kit: Kit) -> None:
         kit.item(f"gpu {info.number}", partial(dict, **asdict(info), **now))
     target = kit.target
     if isinstance(target, OpenCl):
-        kit.item("target", lambda: {"name": target.name, "device": target.machine, **asdict(target.info)})  # type: ignore[arg-type]
+        assert target.info is not None
+        kit.item("target", partial(asdict, target.info))
         return
     figures = ("name", "arch", "multiprocessors", "flops", "bandwidth", "machine", "conditions")
     kit.item("target", lambda: {name: getattr(target, name) for name in figures})
@@ -196,32 +197,33 @@ def _checked(command: Sequence[str]) -> str:
 
 def sketches(kit: Kit) -> None:
     """Schedules of every sketch of every operator, measured and compared with NumPy as in a tuning."""
-    target, rng = kit.target, np.random.default_rng(0)
-    gpus = target.gpus
+    target = kit.target
+    gpu = next(iter(target.gpus), None)
     cases = _HOST_CASES if kit.host else [f"{name} {case}" for name, some in CASES.items() for case in some]
-    with WorkerPool(target.cores, None, 0, gpus[0] if gpus else None) as pool:
+    with WorkerPool(target.cores, None, 0, gpu) as pool:
         for source in ("builtin", "rules"):
             for case in cases:
                 work = _workload(case)
                 for sketch, space in sketches_for(work, target, source):
-                    points = dict.fromkeys([space.origin, space.sample(rng), space.sample(rng)])
+                    setup = KernelSetup(work, target, [(sketch, space)])
+                    kit.item(f"{source}: {case}: {sketch.name}", partial(_schedules, setup, pool, gpu))
 
-                    def measured(
-                        work: Any = work, sketch: Any = sketch, space: Any = space, points: Any = points
-                    ) -> Any:
-                        setup = KernelSetup(work, target, [(sketch, space)])
-                        requests = [Request(Candidate(sketch.name, point), 1) for point in points]
-                        with LocalMeasurer(setup, pool=pool, gpu=gpus[0] if gpus else None) as measurer:
-                            found = list(measurer.measure(requests))
-                        schedules = [
-                            {"point": point, "status": each.status.value, "error": each.error, "times": each.seconds}
-                            for point, each in zip(points, found, strict=True)
-                        ]
-                        bad = [each for each in found if not each.ok]
-                        failed = [f"{len(bad)} of {len(found)}: {each.status.value}: {each.error}" for each in bad[:1]]
-                        return {"schedules": schedules, **dict.fromkeys(["failed"] if bad else [], *failed)}
 
-                    kit.item(f"{source}: {case}: {sketch.name}", measured)
+def _schedules(setup: KernelSetup, pool: WorkerPool, gpu: int | None) -> dict[str, Any]:
+    """The default schedule of a sketch and two random ones, measured."""
+    ((sketch, space),) = setup.sketches
+    rng = np.random.default_rng(0)
+    points = list(dict.fromkeys([space.origin, space.sample(rng), space.sample(rng)]))
+    with LocalMeasurer(setup, pool=pool, gpu=gpu) as measurer:
+        found = list(measurer.measure([Request(Candidate(sketch.name, point), 1) for point in points]))
+    schedules = [
+        {"point": point, "status": each.status.value, "error": each.error, "times": each.seconds}
+        for point, each in zip(points, found, strict=True)
+    ]
+    bad = [each for each in found if not each.ok]
+    if not bad:
+        return {"schedules": schedules}
+    return {"schedules": schedules, "failed": f"{len(bad)} of {len(found)}: {bad[0].status.value}: {bad[0].error}"}
 
 
 def _workload(case: str) -> Workload:
@@ -372,7 +374,7 @@ def _by_torch(kit: Kit, name: str) -> dict[str, Any]:
             form = {"dtype": getattr(torch, dtype), "memory_format": getattr(torch, layout)}
             module = torchvision_models().get_model(name, weights=None).eval().cuda().to(**form)
             image = torch.randn(1, 3, 224, 224).cuda().to(**form)
-            calls[f"{dtype} {layout}"] = table_1.graph(torch, lambda module=module, image=image: module(image))
+            calls[f"{dtype} {layout}"] = table_1.graph(torch, partial(module, image))
     rounds = {name: [table_1.events(torch, call, 1) for _ in range(_ROUNDS)] for name, call in calls.items()}
     return {"times": {name: statistics.median(some) / table_1.IN_GRAPH for name, some in rounds.items()}}
 
