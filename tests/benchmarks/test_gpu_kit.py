@@ -194,9 +194,12 @@ def test_steps_that_have_ended_are_not_run_again(
     everything = ["gpu", "limits", "sketches", "sanitizer", "operators", "models", "papers"]
     assert call("--minutes=4.5") == everything
     assert dict(ran)["sketches"] == pytest.approx(40)
+    assert dict(ran)["gpu"] == pytest.approx(7.5)
     assert call() == ["sketches"]
     assert call("--only=limits") == ["limits"]
     assert call("--host") == everything  # a dry run says nothing of a GPU
+    assert call("--minutes=1", "--host") == ["sketches"]
+    assert dict(ran)["sketches"] == pytest.approx(80 / 9)
     assert call("--minutes=0.01", "--only=gpu") == []
     assert json.loads((tmp_path / "file.jsonl").read_text().splitlines()[-1])["reason"] == "no time left"
 

@@ -65,7 +65,7 @@ def main() -> None:
         begin = time.monotonic()
         limit = end - begin
         if step in _PARTS and not options.only:
-            limit = min(limit, _PARTS[step] * options.minutes / FULL)
+            limit = min(limit, max(_LEAST, _PARTS[step] * options.minutes / FULL))
         found = {"status": "skipped", "reason": "no time left"} if limit < _LEAST else _in_child(step, limit, options)
         seconds = round(time.monotonic() - begin, 1)
         Campaign(options.out).keep({**key, **found, "seconds": seconds})
