@@ -6,15 +6,15 @@ wheels lack, is not used.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
-from ..errors import TargetError
+from ..errors import DeviceError, TargetError
 from ..optional_packages import load
+from ..runtime.device import opencl as runtime
 from .contract import OPENCL
 from .gpu import Gpu
 
@@ -192,8 +192,7 @@ def parse_opencl(name: str) -> OpenCl:
     Raises:
         TargetError: The package `pyopencl` or a driver is missing, or there is no such device.
     """
-    if _package() is None:
-        load("pyopencl", f"target {name}", TargetError)  # says why not
+    load("pyopencl", f"target {name}", TargetError)
     devices = opencl_devices()
     if not devices:
         raise TargetError(
@@ -210,38 +209,18 @@ def parse_opencl(name: str) -> OpenCl:
 
 
 @lru_cache(maxsize=1)
-def _package() -> Any:
-    """The module `pyopencl`; None if it is not installed, or cannot load OpenCL's library."""
-    # Each candidate is another program: its cache on disk would only grow.
-    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
-    try:
-        import pyopencl
-    except ImportError:
-        return None
-    return pyopencl
-
-
-@lru_cache(maxsize=1)
 def _found() -> Mapping[OpenClInfo, Any]:
     """The devices of this machine as pyopencl knows them."""
-    cl = _package()
-    if cl is None:
-        return {}
     try:
-        platforms = cl.get_platforms()
-    except cl.LogicError:  # the loader finds no driver
+        devices = runtime.opencl_devices()
+    except DeviceError:  # there is no package
         return {}
-    devices: list[Any] = []
-    for platform in platforms:
-        try:
-            devices += platform.get_devices()
-        except cl.RuntimeError:  # a driver without a device
-            continue
-    devices.sort(key=lambda device: not device.type & cl.device_type.GPU)  # stable: otherwise in OpenCL's order
-    return {_describe(number, device, cl): device for number, device in enumerate(devices)}
+    return {_describe(number, device): device for number, device in enumerate(devices)}
 
 
-def _describe(number: int, device: Any, cl: Any) -> OpenClInfo:
+def _describe(number: int, device: Any) -> OpenClInfo:
+    import pyopencl as cl
+
     return OpenClInfo(
         number,
         device.name.strip(),

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from ..machine.contract import Machine
 from ..machine.cpu import Cpu, keeping_denormals
 from ..records import Store, buffered, open_store
 from ..tuning.options import FLOAT32, TuneOptions
@@ -39,7 +40,7 @@ def compile_model(
     model: Model,
     *,
     example_inputs: Any = None,
-    target: Cpu | None = None,
+    target: Machine | None = None,
     seed: int = 0,
     store: Store | None = None,
     fresh: bool = False,
@@ -103,7 +104,7 @@ def compile_model(
 
 def compile_model_with(
     model: Model,
-    target: Cpu | None,
+    target: Machine | None,
     options: TuneOptions,
     *,
     example_inputs: Any = None,

@@ -6,6 +6,8 @@ folder/
   program.json    the sequence of kernel calls, one for each size; see `model.program`
   weights.bin     the constants, if there are any, which loading maps
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
+  device.json     in a model for a GPU instead of kernels.bc: how its kernels are launched; see `runtime.device.code`
+  kernels-0.cl    their code: the source of OpenCL kernels, or NVIDIA's machine code (kernels-0.sm_80.cubin)
   model.so        in a native model instead of kernels.bc: a library with a C interface; see `model.native`
   stormdrop.h     in a native model: that interface
   tuning.json.gz  what its tuning found, from which a report is made; see `kept_tuning.py`
@@ -17,19 +19,22 @@ from __future__ import annotations
 import copy
 import functools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ...errors import ArtifactError, ModelError, one_line
+from ...errors import ArtifactError, DeviceError, ModelError, one_line
 from ...machine.process.forks import check_threads
 from ...machine.process.memory import return_freed_memory
 from ...machine.threads import checked_threads
 from ...runtime.calling import CallableModel
-from ...runtime.inputs import CallInputs
+from ...runtime.device import code as device_code
+from ...runtime.device.calls import DeviceCalls
+from ...runtime.device.opening import open_device
+from ...runtime.inputs import CallInputs, Given
 from ...runtime.parts import RunPart
 from ...runtime.program import Program
 from ...runtime.sizes import described, sizes_in_words
@@ -37,7 +42,17 @@ from ..program.compiled import CompiledProgram
 from ..program.document import to_json
 from ..program.weights_file import write_constants
 from . import artifact_files
-from .artifact_files import INTERFACE, METADATA, NATIVE, PROGRAM, WEIGHTS, checksum, kernels_file, save_folder
+from .artifact_files import (
+    DEVICE,
+    INTERFACE,
+    METADATA,
+    NATIVE,
+    PROGRAM,
+    WEIGHTS,
+    checksum,
+    kernels_file,
+    save_folder,
+)
 from .loading import load_program
 from .metadata import Metadata
 from .native_calls import NativeCalls
@@ -46,6 +61,10 @@ from .onnxruntime_parts import OnnxruntimeParts
 if TYPE_CHECKING:
     from ..program.executor import Observer
     from .in_process import InProcessCalls
+
+
+Calls = Callable[[Given], Sequence[NDArray[Any]]]
+"""Calls a model."""
 
 
 class CompiledModel(CallableModel):
@@ -111,20 +130,25 @@ class CompiledModel(CallableModel):
     def _make_ready(self) -> None:
         """Links the program into this process. Raises `ArtifactError` if it cannot be."""
         try:
-            native = self._program.native
-            self._calls: NativeCalls | InProcessCalls = (
-                self._in_process(self._program)
-                if native is None
-                else NativeCalls(native, self.metadata, self.threads, self._run_part())
-            )
+            self._calls = self._calls_of(self._program)
             # Runs the model without the program, if onnxruntime runs all of it.
             self._alone = self.foreign.alone(self.metadata, self.threads)
         except Exception as error:
             raise self._not_ready(error) from error
 
-    def _not_ready(self, error: Exception) -> ArtifactError:
+    def _calls_of(self, program: CompiledProgram) -> Calls:
+        """What calls a program: by its library, on its GPU, or in this process by TVM's modules."""
+        if program.native is not None:
+            return NativeCalls(program.native, self.metadata, self.threads, self._run_part())
+        if program.device is None:
+            return self._in_process(program)
+        info = self.metadata.target.get("info") or {}
+        opened = functools.partial(open_device, self.metadata.device, info.get("name", ""))
+        return DeviceCalls(opened, program.program, program.device, program.constants, self._run_part())
+
+    def _not_ready(self, error: Exception) -> ArtifactError | DeviceError:
         """What making it ready has raised. TVM raises whatever the linker of the JIT raises."""
-        if isinstance(error, ArtifactError):
+        if isinstance(error, ArtifactError | DeviceError):
             return error
         if isinstance(error, ModelError):
             return ArtifactError(str(error))
@@ -153,6 +177,8 @@ class CompiledModel(CallableModel):
         program, metadata, found, foreign = load_program(Path(folder), digest)
         model = cls(program, metadata, foreign=foreign, threads=threads)
         model.digest, model.folder = found, Path(folder)
+        if isinstance(model._calls, DeviceCalls):
+            model._calls.open()
         return model
 
     def reloaded(self, folder: Path) -> CompiledModel:
@@ -290,11 +316,21 @@ class CompiledModel(CallableModel):
 
     @property
     def native(self) -> bool:
-        """Whether it was loaded from a native folder and runs without TVM, so that it times its steps itself."""
+        """Whether it was loaded from a native folder and runs without TVM."""
         return self._program.native is not None
 
+    @property
+    def device(self) -> str:
+        """What executes it if the CPU does not: "cuda" or "opencl"."""
+        return self.metadata.device
+
+    @property
+    def times_itself(self) -> bool:
+        """Whether it times its steps itself, as a native model does and one on a GPU; see `profile`."""
+        return isinstance(self._calls, NativeCalls | DeviceCalls)
+
     def profile(self, feeds: Mapping[str, NDArray[Any]]) -> list[tuple[str, float]]:
-        """Runs a native model as `run`, and times its steps. For any other one `observed` tells of its steps.
+        """Runs a model that `times_itself` as `run`, and times its steps. Of any other one `observed` tells the steps.
 
         Args:
             feeds: As those of `run`.
@@ -304,9 +340,9 @@ class CompiledModel(CallableModel):
 
         Raises:
             InputError: As `run`.
-            ArtifactError: As `run`, or the model is not `native`.
+            ArtifactError: As `run`, or the model does not time itself.
         """
-        if not isinstance(self._calls, NativeCalls):
+        if not isinstance(self._calls, NativeCalls | DeviceCalls):
             raise ArtifactError(f"{self.metadata.name}: is not native, so that only an observer sees its steps")
         return self._calls.profile(self._inputs(feeds))
 
@@ -324,8 +360,11 @@ class CompiledModel(CallableModel):
         """
         model = copy.copy(self)
         try:
-            model._program = self._stepwise
-            model._calls = self._in_process(self._stepwise, observer)
+            if isinstance(self._calls, DeviceCalls):
+                model._calls = functools.partial(self._calls.observed, observer=observer)
+            else:
+                model._program = self._stepwise
+                model._calls = self._in_process(self._stepwise, observer)
         except Exception as error:
             raise self._not_ready(error) from error
         model._alone = None
@@ -357,12 +396,10 @@ class CompiledModel(CallableModel):
         weights = [WEIGHTS] if self._program.constants else []
         if weights:
             write_constants(self._program, folder / WEIGHTS)
-        files = [NATIVE, INTERFACE] if native else [kernels_file(part) for part in range(len(kernels))]
-        if native:
-            self._link(kernels, folder / NATIVE)
+        if self._program.device is not None:
+            files = self._write_device_code(self._program.device, folder, native)
         else:
-            for file, code in zip(files, kernels, strict=True):
-                artifact_files.write_module(code, "bc", folder / file)
+            files = self._write_kernels(kernels, folder, native)
         for part, model in zip(self.foreign.reports, self.foreign.models, strict=True):
             (folder / part.file).write_bytes(model)
         names = [PROGRAM, *weights, *files, *(part.file for part in self.foreign.reports)]
@@ -370,6 +407,28 @@ class CompiledModel(CallableModel):
         text = self.metadata.to_json(checksums)
         (folder / METADATA).write_text(text)
         return Metadata.from_json(text.encode())[2]
+
+    def _write_kernels(self, kernels: Sequence[Any], folder: Path, native: bool) -> list[str]:
+        """Writes the kernels of a CPU. Returns the names of the files."""
+        if native:
+            self._link(kernels, folder / NATIVE)
+            return [NATIVE, INTERFACE]
+        files = [kernels_file(part) for part in range(len(kernels))]
+        for file, code in zip(files, kernels, strict=True):
+            artifact_files.write_module(code, "bc", folder / file)
+        return files
+
+    def _write_device_code(self, code: device_code.DeviceCode, folder: Path, native: bool) -> list[str]:
+        """Writes the kernels of a GPU. Returns the names of the files."""
+        if native:
+            raise ArtifactError(
+                f"{self.metadata.name}: is for a GPU and needs no TVM to run as it is: leave native out"
+            )
+        files = device_code.image_files(code.images)
+        for file, image in zip(files, code.images, strict=True):
+            (folder / file).write_bytes(image.code)
+        (folder / DEVICE).write_bytes(device_code.to_json(code))
+        return [DEVICE, *files]
 
     def _link(self, kernels: Sequence[Any], library: Path) -> None:
         from ..native import link

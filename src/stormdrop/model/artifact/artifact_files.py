@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from ...errors import ArtifactError
 from .atomic_folder import find_folder, probe, recover, replace_folder
 
-METADATA, PROGRAM, KERNELS, NATIVE = "metadata.json", "program.json", "kernels.bc", "model.so"
+METADATA, PROGRAM, KERNELS, NATIVE, DEVICE = "metadata.json", "program.json", "kernels.bc", "model.so", "device.json"
 WEIGHTS, TUNING, INTERFACE = "weights.bin", "tuning.json.gz", "stormdrop.h"
 """The names of the files; `artifact` says what they hold."""
 
@@ -28,8 +28,8 @@ NO_MODEL = "no stormdrop model; give a folder that `stormdrop tune` or `stormdro
 """The end of a message about something else."""
 
 _OLDER = ("model.vm", "kernels.so")  # of models that earlier versions saved, which a newer one may replace
-_NAMES = (METADATA, PROGRAM, KERNELS, NATIVE, WEIGHTS, TUNING, INTERFACE, *_OLDER)
-_MORE_KERNELS = re.compile(r"kernels-\d+\.bc")
+_NAMES = (METADATA, PROGRAM, KERNELS, NATIVE, DEVICE, WEIGHTS, TUNING, INTERFACE, *_OLDER)
+_MORE_KERNELS = re.compile(r"kernels-\d+\.(bc|cl|(\w+\.)?(cubin|ptx))")
 _FOREIGN = re.compile(r"foreign_\d+\.onnx")
 _BLOCK = 1 << 20  # bytes
 _IN_MEMORY = 1 << 28  # bytes of the largest file that is copied to memory

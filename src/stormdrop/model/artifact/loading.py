@@ -18,11 +18,23 @@ import numpy as np
 from ...errors import ArtifactError, InputError, TargetError, one_line
 from ...machine import cpu_flags
 from ...machine.tiles import permit
+from ...runtime.device import code as device_code
 from ...runtime.library import Library, library_of
 from ..program.compiled import CompiledProgram, NativeCode
 from ..program.document import from_json
 from ..program.weights_file import constants_in, map_constants
-from .artifact_files import KERNELS, METADATA, NATIVE, NO_MODEL, PROGRAM, WEIGHTS, open_files, private_copy, unchanging
+from .artifact_files import (
+    DEVICE,
+    KERNELS,
+    METADATA,
+    NATIVE,
+    NO_MODEL,
+    PROGRAM,
+    WEIGHTS,
+    open_files,
+    private_copy,
+    unchanging,
+)
 from .metadata import Metadata, lacking_features
 from .onnxruntime_parts import OnnxruntimeParts
 
@@ -68,9 +80,12 @@ def _load(
     metadata, checksums, found = _read_metadata(path, files)
     if digest is not None and digest.lower() != found:
         raise ArtifactError(f"{path}: has the digest {found}, not {digest}: this is another model than the one meant")
-    kernels = [NATIVE] if NATIVE in checksums else [name for name in checksums if name.endswith(".bc")] or [KERNELS]
-    if here:
-        _check_runs_here(path, metadata, kernels == [NATIVE])
+    if metadata.device:
+        kernels = [name for name in checksums if name == DEVICE or name.startswith("kernels-")]
+    else:
+        kernels = [NATIVE] if NATIVE in checksums else [name for name in checksums if name.endswith(".bc")] or [KERNELS]
+        if here:
+            _check_runs_here(path, metadata, kernels == [NATIVE])
     with contextlib.ExitStack() as stack:
         copies = {}
         stated = [WEIGHTS] if WEIGHTS in checksums else []
@@ -94,7 +109,13 @@ def _load(
             if program.constants and not stated:
                 raise ValueError(f"{METADATA} names no {WEIGHTS}, and it has constants")
             modules, library = list[Any](), None
-            for name in kernels:
+            device = None
+            if metadata.device:
+                name = DEVICE
+                device = device_code.from_json(
+                    Path(copies[DEVICE]).read_bytes(), lambda file: Path(copies[file]).read_bytes()
+                )
+            for name in () if metadata.device else kernels:
                 code = _load_kernels(path, name, copies[name], checksums[name], metadata, here)
                 if isinstance(code, Library):
                     library = code
@@ -113,7 +134,8 @@ def _load(
             # TVM raises whatever the system's loader or LLVM's parser raises.
             raise ArtifactError(f"{path}: {name} cannot be loaded: {one_line(error)}") from error
     native = None if library is None else NativeCode(library, weights)
-    return CompiledProgram(program, modules, constants_in(program, weights), native), metadata, found, foreign
+    constants = constants_in(program, weights)
+    return CompiledProgram(program, modules, constants, native, device), metadata, found, foreign
 
 
 def _read_metadata(path: Path, files: Mapping[str, BinaryIO]) -> tuple[Metadata, dict[str, str], str]:

@@ -88,7 +88,7 @@ class Metadata:
         name: The name of the model.
         inputs: The inputs, in the order in which a call takes them.
         outputs: The outputs, in the order in which a call returns them.
-        target: The fields of the `Cpu` that the model was compiled for.
+        target: The fields of the `Cpu` or `Gpu` that the model was compiled for.
         cpu: The name of the CPU that it was compiled for.
         features: The instruction set extensions that its kernels may use, by LLVM's names.
         fallbacks: The tasks that no sketch scheduled.
@@ -103,6 +103,7 @@ class Metadata:
             compute each row of its outputs from the same row of these inputs. Empty if it was not, or did not pass.
         units: The extensions of arithmetic units that some kernel cannot do without, by LLVM's names.
         layers: The computing nodes of the model that it was imported from. Empty if an earlier version made the model.
+        device: What executes the kernels if the CPU does not: "cuda" or "opencl". `cpu` is then the GPU's name.
         calls: For each size the calls of kernels in the order of an execution, with the layers that they compute.
         stormdrop: The version of stormdrop that made the model.
         tvm: The version of TVM that made the model.
@@ -125,6 +126,7 @@ class Metadata:
     units: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     calls: tuple[tuple[KernelCall, ...], ...] = ()
+    device: str = ""
     stormdrop: str = __version__
     tvm: str = field(default_factory=lambda: _tvm().__version__)
 
@@ -177,6 +179,7 @@ class Metadata:
             "units",
             "layers",
             "calls",
+            "device",
         ):  # without them the file is as earlier versions wrote it
             if not fields[name]:
                 del fields[name]

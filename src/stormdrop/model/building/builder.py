@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm_ffi import structural_walk
 
 from ...errors import SpaceError
+from ...machine.contract import Machine
 from ...machine.cpu import Cpu
 from ...sketches.contract import AnySketch, Variant
 from ...sketches.registry import BUILTIN
@@ -30,7 +31,7 @@ from ..inputs.combinations import GivenShapes, is_list
 from ..inputs.inputs import Values
 from ..verification.verify import Verification
 from .board import Board, BoardModel
-from .compile import CreateModel, PlacedVariant, apply_variants, build
+from .compile import CreateModel, PlacedVariant, apply_variants, build, plain_schedules
 from .kernel_library import KernelLibrary
 from .tuned_task import Choice, TunedTask, TunedTasks
 
@@ -50,7 +51,7 @@ class ModelBuilder:
         self,
         graph: Graph,
         tasks: Sequence[TunedTask],
-        target: Cpu,
+        target: Machine,
         options: TuneOptions,
         provenance: Mapping[str, Any],
         board: Board | None = None,
@@ -89,7 +90,7 @@ class ModelBuilder:
 
     def build_keeping_denormals(self, combination: Mapping[int, Choice]) -> CompiledModel | None:
         """The model of a combination whose kernels compute with denormals; None if those of `build` do so already."""
-        if self._target.keep_denormals:
+        if not isinstance(self._target, Cpu) or self._target.keep_denormals:
             return None
         target = replace(self._target, keep_denormals=True)
         place = self._placed(combination, target)
@@ -97,8 +98,9 @@ class ModelBuilder:
 
     def scheduled(self, combination: Mapping[int, Choice]) -> tvm.IRModule:
         """The model of a combination as Relax code that calls scheduled kernels, which nothing has compiled."""
+        plain = plain_schedules(self._target)
         return apply_variants(
-            self._graph, self._variants(combination), lanes=self._target.lanes, place=self._placed(combination)
+            self._graph, self._variants(combination), plain=plain, place=self._placed(combination)
         ).mod
 
     def scheduled_text(self, index: int, choice: Choice) -> str | None:

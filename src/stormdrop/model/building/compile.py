@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple
 
 import tvm
@@ -11,12 +12,16 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from ...codegen.device_code import DeviceModule
 from ...codegen.needed_features import needed_features as units_of
 from ...errors import ModelError, one_line
 from ...ir.attributes import UNALIGNED
 from ...ir.reference import evaluate
+from ...machine.contract import Machine
 from ...machine.cpu import Cpu
+from ...machine.gpu import Gpu
 from ...machine.tiles import permit
+from ...runtime.device.code import DeviceCode
 from ...runtime.program import main_name
 from ...runtime.sizes import Size, TensorInfo
 from ...sketches.contract import Variant
@@ -38,7 +43,8 @@ from ..program.memory import release_pages
 from ..tensors import array_of
 from .concatenation import Concatenation, find_concatenations
 from .derive import Main, derive_program, to_kernels
-from .fallback import schedule_fallback
+from .fallback import Fallback, schedule_fallback
+from .gpu_fallback import schedule_gpu_fallback
 from .kernel_library import KernelLibrary
 
 Transformed = dict[tuple[tvm_ffi.StructuralKey, int], GenericConst]
@@ -46,6 +52,9 @@ Transformed = dict[tuple[tvm_ffi.StructuralKey, int], GenericConst]
 
 CreateModel = Callable[[CompiledProgram, Metadata, Mapping[str, int], OnnxruntimeParts], CompiledModel]
 """Makes a model of its program, its metadata, the task of each kernel, and the parts that onnxruntime runs."""
+
+PlainSchedule = Callable[[tirx.PrimFunc], Fallback]
+"""Schedules a function that no sketch schedules."""
 
 PlacedVariant = Callable[[int, Place], Variant]
 """The variant of a task (by index) that writes its output into a slice of a wider one."""
@@ -57,7 +66,7 @@ _PLACED = "at{}_of{}"
 def build(
     graph: Graph,
     variants: Mapping[int, Variant],
-    target: Cpu,
+    target: Machine,
     *,
     place: PlacedVariant | None = None,
     provenance: Mapping[str, Any] | None = None,
@@ -90,7 +99,7 @@ def build(
         scheduled = apply_variants(
             each,
             variants,
-            lanes=target.lanes,
+            plain=plain_schedules(target),
             place=place,
             library=library,
             transformed=transformed,
@@ -99,10 +108,7 @@ def build(
         marks.append(scheduled.layers.marks(scheduled.mod))
         fallbacks |= {report.task: report for report in scheduled.fallbacks}
         symbols |= scheduled.symbols
-    functions = (function for mod in mods for function in mod.functions.values())
-    units = {name for each in functions if isinstance(each, tirx.PrimFunc) for name in units_of(each)}
-    if not target.runner:
-        permit(units)
+    units = _units(mods, target)
     release_pages()  # the kernels have weights of their own now
     by_kernels = [_read_by_kernels_only(each, mod) for each, mod in zip(graph.sizes, mods, strict=True)]
     anywhere = set.intersection(*by_kernels)
@@ -118,10 +124,7 @@ def build(
         name=graph.name,
         inputs=graph.inputs,
         outputs=graph.outputs,
-        # As JSON gives it back. Who loads the model has it on that machine, not behind a runner.
-        target={**asdict(target), "features": list(target.features), "runner": ""},
-        cpu=target.cpu,
-        features=needed_features(target.tvm()),
+        **_described(target),
         fallbacks=tuple(fallbacks.values()),
         provenance=dict(provenance or {}),
         kernels={name: work[index] for name, index in symbols.items() if index in work} if work else {},
@@ -134,6 +137,41 @@ def build(
         calls=calls if graph.layers.all else (),
     )
     return create(program, metadata, symbols, graph.foreign)
+
+
+def plain_schedules(target: Machine) -> PlainSchedule:
+    """What schedules functions for a machine that no sketch schedules."""
+    if isinstance(target, Gpu):
+        return partial(schedule_gpu_fallback, device=target)
+    assert isinstance(target, Cpu)
+    return partial(schedule_fallback, lanes=target.lanes)
+
+
+def _units(mods: Sequence[tvm.IRModule], target: Machine) -> set[str]:
+    """The arithmetic units that kernels for a CPU cannot do without. Raises `TargetError` if one is not permitted."""
+    if not isinstance(target, Cpu):
+        return set()
+    functions = (function for mod in mods for function in mod.functions.values())
+    units = {name for each in functions if isinstance(each, tirx.PrimFunc) for name in units_of(each)}
+    if not target.runner:
+        permit(units)
+    return units
+
+
+def _described(target: Machine) -> dict[str, Any]:
+    """The fields of the metadata that say which machine a model is for."""
+    fields: dict[str, Any] = {**asdict(target), "runner": ""}  # type: ignore[call-overload]
+    if isinstance(target, Cpu):
+        # As JSON gives it back. Who loads the model has it on that machine, not behind a runner.
+        features = needed_features(target.tvm())
+        return {"target": {**fields, "features": list(target.features)}, "cpu": target.cpu, "features": features}
+    return {"target": fields, "cpu": target.name, "features": (), "device": target.device}
+
+
+def _device_code(modules: Sequence[DeviceModule]) -> DeviceCode:
+    """The kernels of modules."""
+    kernels = {symbol: kernel for module in modules for symbol, kernel in module.kernels.items()}
+    return DeviceCode(kernels, [module.image for module in modules if module.kernels])
 
 
 class Scheduled(NamedTuple):
@@ -156,7 +194,7 @@ def apply_variants(
     graph: Graph,
     variants: Mapping[int, Variant],
     *,
-    lanes: int = 16,
+    plain: PlainSchedule = schedule_fallback,
     place: PlacedVariant | None = None,
     library: KernelLibrary | None = None,
     transformed: Transformed | None = None,
@@ -166,7 +204,7 @@ def apply_variants(
     Args:
         graph: The model as kernel calls, at one size. Its other sizes are left alone.
         variants: The variant of each task, by `Task.index`.
-        lanes: How many values a vector of the machine holds, for the plain schedules.
+        plain: Schedules the tasks without a variant.
         place: Makes variants that write into a slice.
         library: Names the kernels; None if they will not be compiled.
         transformed: The constants that another size has transformed already; this one adds its own.
@@ -185,7 +223,7 @@ def apply_variants(
             continue
         variant = variants.get(task.index)
         if variant is None:
-            fallback = schedule_fallback(task.function, lanes)
+            fallback = plain(task.function)
             fallbacks.append(FallbackReport(task.name, task.weight, fallback.reached))
             variant = Variant(fallback.function)
         _check_variant(graph.name, task, variant)
@@ -203,7 +241,7 @@ def _linked(
     infos: Sequence[tuple[Sequence[TensorInfo], Sequence[TensorInfo]]],
     marks: Sequence[Marks],
     library: KernelLibrary,
-    target: Cpu,
+    target: Machine,
 ) -> tuple[CompiledProgram, tuple[tuple[KernelCall, ...], ...]]:
     """The program of the modules of all sizes, with the kernels of the library, and the calls of an execution of each.
 
@@ -222,7 +260,10 @@ def _linked(
         calls = tuple(calls_of(mod, main_name(size), each) for size, each in enumerate(marks))
         program, constants = derive_program(mod, [Main(main_name(at), *each) for at, each in enumerate(infos)])
     kernels = {name: mod[name] for name in program.kernels}
-    return CompiledProgram(program, library.modules(kernels), constants), calls
+    modules = library.modules(kernels)
+    if not isinstance(target, Gpu):
+        return CompiledProgram(program, modules, constants), calls
+    return CompiledProgram(program, (), constants, device=_device_code(modules)), calls
 
 
 def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:

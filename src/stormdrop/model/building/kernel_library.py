@@ -23,8 +23,10 @@ import tvm_ffi
 from tvm import tirx
 
 from ...codegen.compile import PASS_CONFIG
+from ...codegen.device_code import build_for_device
 from ...codegen.lowering import PIPELINE
-from ...machine.cpu import Cpu
+from ...machine.contract import Machine
+from ...machine.gpu import Gpu
 
 _PER_CORE = 2
 """Modules per core: more of them balance the threads better, and each costs 10 ms for what TVM adds to it."""
@@ -43,7 +45,7 @@ class KernelLibrary:
             Otherwise one that another model has compiled brings those along that were compiled with it.
     """
 
-    def __init__(self, target: Cpu, *, apart: bool = False) -> None:
+    def __init__(self, target: Machine, *, apart: bool = False) -> None:
         self._target, self._apart = target, apart
         self._lock = threading.RLock()
         self._symbols: dict[tuple[str, tvm_ffi.StructuralKey], str] = {}
@@ -67,7 +69,7 @@ class KernelLibrary:
             return self._symbols[key]
 
     def modules(self, functions: Mapping[str, tirx.PrimFunc]) -> list[Any]:
-        """TVM's modules that hold the machine code of these functions, and perhaps of others.
+        """Modules that hold the code of these functions, and perhaps of others: TVM's, or `DeviceModule`s for a GPU.
 
         Args:
             functions: The functions by their symbols. Those whose symbol is not of this library, as TVM makes some
@@ -98,6 +100,8 @@ class KernelLibrary:
         return [*modules, self._compiled(foreign)] if foreign or not modules else modules
 
     def _compiled(self, functions: Mapping[str, tirx.PrimFunc]) -> Any:
+        if isinstance(self._target, Gpu):
+            return build_for_device(functions, self._target)
         named = {symbol: function.with_attr("global_symbol", symbol) for symbol, function in functions.items()}
         # The context belongs to the thread. The model checks its inputs itself, and nothing else calls the kernels.
         with tvm.transform.PassContext(config=PASS_CONFIG):

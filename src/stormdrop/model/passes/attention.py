@@ -21,6 +21,7 @@ from tvm.ir import TensorLoad
 from ...ir.expressions import rewrite_loads, simplified
 from ...ir.stages import Stage, StageGraph, intermediate, shape_of
 from ...ir.workload import canonical, canonical_stages
+from ...machine.contract import Machine
 from ...machine.cpu import Cpu
 from ...sketches.knowledge import AttentionInBlocks, attention_in_blocks
 from ...sketches.registry import BUILTIN
@@ -33,7 +34,7 @@ _DEFAULTS = TuneOptions()
 _LEAST_RATIO = 4  # of the scores to the second caches of all cores, from which on one kernel pays
 
 
-def with_attention(graph: Graph, target: Cpu, options: TuneOptions = _DEFAULTS) -> Graph:
+def with_attention(graph: Graph, target: Machine, options: TuneOptions = _DEFAULTS) -> Graph:
     """The graph with one kernel for each attention that is large for the caches of a machine.
 
     Args:
@@ -42,7 +43,7 @@ def with_attention(graph: Graph, target: Cpu, options: TuneOptions = _DEFAULTS) 
         options: How it is tuned. The graph stays as it is in another precision, which has no such kernel, and if the
             sketches are not the built-in ones, which alone schedule it.
     """
-    if options.precision != FLOAT32 or options.sketches not in (None, BUILTIN):
+    if not isinstance(target, Cpu) or options.precision != FLOAT32 or options.sketches not in (None, BUILTIN):
         return graph
     mods = [_fused(each.mod, target) for each in graph.sizes]
     if all(mod is each.mod for mod, each in zip(mods, graph.sizes, strict=True)):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.device.code import DeviceCode
 from ...runtime.library import Library
 from ...runtime.program import Program
 
@@ -35,9 +36,11 @@ class CompiledProgram:
         modules: TVM's modules that hold the kernels; none if a library executes the program.
         constants: The bytes of each constant, in the order of `Program.constants`.
         native: The library that executes the program.
+        device: The kernels, if a GPU executes them.
     """
 
     program: Program
     modules: Sequence[Any]
     constants: Sequence[NDArray[np.uint8]]
     native: NativeCode | None = None
+    device: DeviceCode | None = None

@@ -153,7 +153,9 @@ def tasks_of(graph: Graph, target: Cpu, options: TuneOptions, runner_asked: bool
         options: How the tasks are tuned.
         runner_asked: The target is as its runner describes it.
     """
-    passing = None if target.runner else passing_between(target, graph.constant_bytes)
+    passing = None
+    if isinstance(target, Cpu) and not target.runner:
+        passing = passing_between(target, graph.constant_bytes)
     own = dataclasses.replace(options, trials=None, seconds=None)
     tasks = []
     for task in graph.tasks:

@@ -4,6 +4,8 @@ contract.py      what a device does: allocate, upload, launch, wait, time, captu
 code.py          the kernels of a model for a device, and how they are launched
 cuda.py          the device that CUDA drives
 opencl.py        the device that OpenCL drives
+opening.py       opens one of them
 execution.py     executes a program on a device
+calls.py         calls of a model
 device_array.py  arrays in the memory of a device, as other libraries exchange them
 """

@@ -6,9 +6,11 @@ kernel of a program  ->  one or several launches, one after the other, with memo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from ...errors import one_line
 
 CUBIN, PTX, OPENCL_SOURCE = "cubin", "ptx", "cl"
 """The forms of code: machine code of one NVIDIA architecture; NVIDIA's portable code; the source of OpenCL kernels."""
@@ -78,36 +80,65 @@ class DeviceCode:
     images: Sequence[Image]
 
 
-def to_json(kernels: Mapping[str, DeviceKernel]) -> bytes:
-    """The launches of kernels as text.
+def image_files(images: Sequence[Image]) -> list[str]:
+    """The names of the files that hold images, such as "kernels-0.sm_80.cubin".
 
     Args:
-        kernels: The kernels by their symbols.
+        images: The images.
 
     Example:
-        >>> to_json({"relu": DeviceKernel((Launch("relu_kernel", (0, 1), (4, 1, 1), (256, 1, 1)),), 2)})
-        b'{"relu": {"launches": [["relu_kernel", [0, 1], [4, 1, 1], [256, 1, 1], 0]], "parameters": 2, "scratch": []}}'
+        >>> image_files([Image(OPENCL_SOURCE, "", b"")])
+        ['kernels-0.cl']
     """
-    document = {
+    return [
+        ".".join(filter(None, [f"kernels-{position}", image.arch, image.form])) for position, image in enumerate(images)
+    ]
+
+
+def to_json(code: DeviceCode) -> bytes:
+    """The launches of kernels, and in which files their code is, as text.
+
+    Args:
+        code: The kernels.
+
+    Example:
+        >>> relu = DeviceKernel((Launch("relu_kernel", (0, 1), (4, 1, 1), (256, 1, 1)),), 2)
+        >>> to_json(DeviceCode({"relu": relu}, []))  # doctest: +ELLIPSIS
+        b'{"kernels": {"relu": {"launches": [["relu_kernel", [0, 1], [4, 1, 1], [256, 1, 1], 0]], ...}}, "images": []}'
+    """
+    kernels = {
         symbol: {**asdict(kernel), "launches": [list(asdict(launch).values()) for launch in kernel.launches]}
-        for symbol, kernel in kernels.items()
+        for symbol, kernel in code.kernels.items()
     }
-    return json.dumps(document).encode()
+    files = zip(image_files(code.images), code.images, strict=True)
+    images = [{"file": file, "form": image.form, "arch": image.arch} for file, image in files]
+    return json.dumps({"kernels": kernels, "images": images}).encode()
 
 
-def from_json(data: bytes) -> dict[str, DeviceKernel]:
-    """The launches of kernels, read back and checked.
+def from_json(data: bytes, read: Callable[[str], bytes]) -> DeviceCode:
+    """The kernels of a text, checked, with their code.
 
     Args:
         data: What `to_json` has made.
+        read: Gives the content of a file.
 
     Raises:
-        ValueError: It is something else; the message is one line.
+        ValueError: The text is something else; the message is one line.
+        Exception: Whatever `read` raises.
     """
     document = json.loads(data)
-    if not isinstance(document, dict):
-        raise ValueError("it is no object of kernels")
-    return {symbol: _kernel(symbol, entry) for symbol, entry in document.items()}
+    try:
+        kernels = {symbol: _kernel(symbol, entry) for symbol, entry in document["kernels"].items()}
+        described = [(_text(each["file"]), _text(each["form"]), _text(each["arch"])) for each in document["images"]]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(one_line(error)) from error
+    return DeviceCode(kernels, [Image(form, arch, read(file)) for file, form, arch in described])
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _kernel(symbol: str, entry: Any) -> DeviceKernel:
@@ -124,9 +155,7 @@ def _kernel(symbol: str, entry: Any) -> DeviceKernel:
 
 
 def _launch(entry: Any, arguments: Any, groups: Any, items: Any, shared: Any) -> Launch:
-    if not isinstance(entry, str):
-        raise TypeError(f"{entry!r} is no name")
-    return Launch(entry, tuple(map(_count, arguments)), _extents(groups), _extents(items), _count(shared))
+    return Launch(_text(entry), tuple(map(_count, arguments)), _extents(groups), _extents(items), _count(shared))
 
 
 def _extents(values: Any) -> tuple[int, int, int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,7 +133,7 @@ class DeviceExecution:
         """
         self._begin(arrays)
         steps = range(len(self._size.steps))
-        seconds = [self._queue.seconds(lambda at=step: self._step(at)) for step in steps]  # type: ignore[misc]
+        seconds = [self._queue.seconds(partial(self._step, step)) for step in steps]
         return [(step.symbol, each) for step, each in zip(self._size.steps, seconds, strict=True)]
 
     def observed(self, arrays: Sequence[Array], observer: Observer) -> list[Array]:
@@ -170,14 +171,7 @@ class DeviceExecution:
         self._begin(arrays)
         if self._on_device is None:
             self._on_device = self._captured()
-        pieces = self._on_device
-
-        def work() -> None:
-            for _ in range(calls):
-                for piece in pieces:
-                    piece()
-
-        return self._queue.seconds(work) / calls
+        return self._queue.seconds(partial(_all, [*self._on_device] * calls)) / calls
 
     def _begin(self, arrays: Sequence[Array]) -> None:
         for array, staged in zip(arrays, self._inputs, strict=True):
@@ -189,18 +183,12 @@ class DeviceExecution:
         """The pieces of work of a call, each of which the queue replays, or a part."""
         pieces: list[Work] = []
         for is_part, group in itertools.groupby(range(len(self._size.steps)), self._is_part):
-            steps = tuple(group)
-            if is_part:
-                pieces += [lambda at=step: self._step(at) for step in steps]  # type: ignore[misc]
-            else:
-                pieces.append(lambda these=steps: [self._step(step) for step in these])  # type: ignore[misc]
-        if before is not None:
-            pieces = [before, *pieces]
-        if after is not None:
-            pieces = [*pieces, after]
+            works = [partial(self._step, position) for position in group]
+            pieces += works if is_part else [partial(_all, works)]
+        pieces = [*filter(None, [before]), *pieces, *filter(None, [after])]
         if any(step.kind == "part" for step in self._size.steps):
             return pieces
-        return [self._queue.capture(lambda: [piece() for piece in pieces])]  # type: ignore[func-returns-value]
+        return [self._queue.capture(partial(_all, pieces))]
 
     def _is_part(self, position: int) -> bool:
         return self._size.steps[position].kind == "part"
@@ -249,6 +237,11 @@ class DeviceExecution:
     def _downloads(self) -> None:
         for array, memory in zip(self._outputs, self._memory.outputs, strict=True):
             self._queue.download(memory, array)
+
+
+def _all(pieces: Sequence[Work]) -> None:
+    for piece in pieces:
+        piece()
 
 
 class _Blocks(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -16,6 +17,46 @@ from .code import OPENCL_SOURCE, Image, Launch
 from .contract import Work
 
 _LEAST_ALIGNMENT = 256  # bytes
+
+
+def opencl_devices() -> list[Any]:
+    """The OpenCL devices of this machine as pyopencl knows them, GPUs first; none without a driver.
+
+    Raises:
+        DeviceError: The package `pyopencl` is not installed, or cannot load OpenCL's library.
+    """
+    # Each candidate of a tuning is another program: its cache on disk would only grow.
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    try:
+        import pyopencl as cl
+    except ImportError as error:
+        raise DeviceError(f"OpenCL needs the package pyopencl, which cannot be imported: {one_line(error)}") from error
+    try:
+        platforms = cl.get_platforms()
+    except cl.LogicError:  # the loader finds no driver
+        return []
+    devices: list[Any] = []
+    for platform in platforms:
+        try:
+            devices += platform.get_devices()
+        except cl.RuntimeError:  # a driver without a device
+            continue
+    return sorted(devices, key=lambda device: not device.type & cl.device_type.GPU)  # stable: else in OpenCL's order
+
+
+def open_opencl(name: str) -> OpenClDevice:
+    """The device with a name if there is one here, else the first one.
+
+    Args:
+        name: The name that OpenCL reports.
+
+    Raises:
+        DeviceError: There is no device, or it cannot be used.
+    """
+    devices = opencl_devices()
+    if not devices:
+        raise DeviceError("OpenCL finds no device here; it needs a driver (ICD), for a CPU pocl-opencl-icd")
+    return OpenClDevice(next((each for each in devices if str(each.name).strip() == name), devices[0]))
 
 
 class _Memory:

@@ -1,0 +1,140 @@
+"""Calls of a model that a device executes. Several threads may use one object."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ...errors import ArtifactError
+from ..inputs import Array, Given
+from ..parts import RunPart
+from ..program import Program
+from .code import DeviceCode
+from .contract import Device
+from .execution import DeviceExecution, DeviceProgram, Observer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FORKED = (
+    "the model was loaded before this process was forked, and the driver of a GPU works in one of the two only: load"
+    ' the model after the fork, or start other processes with multiprocessing.get_context("spawn")'
+)
+
+
+class DeviceCalls:
+    """Calls a model on a device.
+
+    There is an execution, with memory of its own on the device, for each call that is in progress. It is kept for the
+    next call of its size.
+
+    Args:
+        open_device: Opens the device, at the first call or with `open`.
+        program: The program.
+        code: Its kernels.
+        constants: The bytes of each constant.
+        run_part: Runs its parts, if it has some, on this machine.
+    """
+
+    def __init__(
+        self,
+        open_device: Callable[[], Device],
+        program: Program,
+        code: DeviceCode,
+        constants: Sequence[Array],
+        run_part: RunPart | None = None,
+    ) -> None:
+        self._open_device, self._program, self._code = open_device, program, code
+        self._constants, self._run_part = constants, run_part
+        self._idle: defaultdict[int, list[DeviceExecution]] = defaultdict(list)
+
+    def open(self) -> None:
+        """Opens the device, and loads the kernels and the constants.
+
+        Raises:
+            DeviceError: There is no such device, it has too little memory, or the code is none for it.
+        """
+        self._on_device  # noqa: B018  what it raises is wanted
+
+    @cached_property
+    def _on_device(self) -> DeviceProgram:
+        self._process = os.getpid()
+        return DeviceProgram(self._open_device(), self._program, self._code, self._constants)
+
+    @contextmanager
+    def _execution(self, size: int) -> Iterator[DeviceExecution]:
+        """An execution that no other call uses meanwhile."""
+        program = self._on_device
+        if self._process != os.getpid():
+            raise ArtifactError(_FORKED)
+        try:
+            execution = self._idle[size].pop()
+        except IndexError:
+            execution = DeviceExecution(program, size, self._run_part)
+        yield execution
+        self._idle[size].append(execution)  # one that has failed is not used again
+
+    def __call__(self, given: Given) -> list[Array]:
+        """Runs the model.
+
+        Args:
+            given: The inputs of the call.
+
+        Returns:
+            Its outputs. The arrays belong to the caller.
+
+        Raises:
+            DeviceError: There is no such device, it has too little memory, or a kernel has failed.
+            ArtifactError: This process was forked since the model was loaded.
+            ModelError: onnxruntime does not take the inputs of a part.
+        """
+        with self._execution(given.wanted.index) as execution:
+            return execution.run(given.arrays, given.rows)
+
+    def profile(self, given: Given) -> list[tuple[str, float]]:
+        """Runs the model, and times its steps.
+
+        Args:
+            given: The inputs of the call.
+
+        Returns:
+            The symbol of each step, in the order of the execution, and its seconds.
+
+        Raises:
+            DeviceError: As for a call.
+        """
+        with self._execution(given.wanted.index) as execution:
+            return execution.profile(given.arrays)
+
+    def observed(self, given: Given, observer: Observer) -> list[Array]:
+        """Runs the model step by step.
+
+        Args:
+            given: The inputs of the call.
+            observer: Is told of each step.
+
+        Returns:
+            Its outputs.
+
+        Raises:
+            DeviceError: As for a call.
+        """
+        with self._execution(given.wanted.index) as execution:
+            return execution.observed(given.arrays, observer)
+
+    def seconds(self, given: Given, calls: int) -> float:
+        """The seconds of a call by the device's clock, without the copies of inputs and outputs.
+
+        Args:
+            given: The inputs of the calls.
+            calls: How many are timed, one after the other.
+
+        Raises:
+            DeviceError: As for a call.
+        """
+        with self._execution(given.wanted.index) as execution:
+            return execution.seconds(given.arrays, calls)
