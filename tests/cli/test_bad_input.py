@@ -37,7 +37,7 @@ from stormdrop.errors import InputError, MeasureError, OperatorError, StormdropE
         (["tune-op", *SMALL, "--max-error", "1.5"], "--max-error 1.5: must be from 0 to less than 1"),
         (["tune-op", *SMALL, "--show", "assembly"], "--show assembly: must be schedule or tir"),
         (["tune-op", *SMALL, "--search", "dropplet"], "unknown search 'dropplet'; did you mean 'droplet'"),
-        (["tune-op", *SMALL, "--target", "cuda/a10"], "unknown GPU 'a10': there is a100, h100, h200, rtx3090, rtx4090"),
+        (["tune-op", *SMALL, "--target", "cuda/a10"], "unknown GPU 'a10'; did you mean 'a10g'"),
         (["tune-op", *SMALL, "--target", ""], "--target '': is empty; write for example --target cpu"),
         (["tune-op", *SMALL, "--runner", " "], "--runner '': is empty; write for example --runner 127.0.0.1:9090"),
         (["bench", *SMALL, "--target", ""], "--target '': is empty"),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from stormdrop import operators
 from stormdrop.codegen.compile import TunedKernel
-from stormdrop.errors import TargetError
+from stormdrop.codegen.cuda import resources
+from stormdrop.errors import MeasureError, TargetError
 from stormdrop.machine import gpu as device
 from stormdrop.machine.cpu import parse_machine
 from stormdrop.machine.gpu import GPUS, Gpu
@@ -23,9 +26,13 @@ SHAPES = {
     "NVIDIA A100-SXM4-80GB": ("sm_80", 108 * 64, 5120),
     "NVIDIA RTX A1000": ("sm_86", 18 * 128, 128),
     "NVIDIA GeForce RTX 3090": ("sm_86", 82 * 128, 384),
-    "Tesla V100": ("sm_70", 80 * 64, 4096),
+    "NVIDIA GeForce GTX 1080 Ti": ("sm_61", 28 * 128, 352),
+    "NVIDIA RTX A6000": ("sm_86", 84 * 128, 384),
+    "Tesla V100-SXM2-16GB": ("sm_70", 80 * 64, 4096),
+    "Tesla P100-PCIE-16GB": ("sm_60", 56 * 64, 4096),
 }
 """Architecture, lanes and bits of the memory bus."""
+A6000 = "sm_86:multiprocessors=84:clock=1800e6:bandwidth=768e9"
 
 
 @pytest.fixture
@@ -42,9 +49,13 @@ def here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
 def test_names() -> None:
     assert parse_machine("cuda/a100") is GPUS["a100"]
     assert parse_machine("CUDA/RTX4090").kind == "cuda sm_89"
-    with pytest.raises(TargetError, match="unknown GPU 'a10': there is a100, h100, h200, rtx3090, rtx4090"):
-        parse_machine("cuda/a10")
-    with pytest.raises(TargetError, match="there is no NVIDIA GPU here; to build for one: cuda/a100, cuda/h100"):
+    with pytest.raises(
+        TargetError, match=r"unknown GPU 'a6000'; did you mean 'rtxa6000'\?; any other by its numbers: "
+    ):
+        parse_machine("cuda/a6000")
+    with pytest.raises(
+        TargetError, match=r"there is no NVIDIA GPU here; to build for one, write cuda/NAME: gtx.*, a100"
+    ):
         parse_machine("cuda")
     with pytest.raises(TargetError, match="cuda/a100: there is no NVIDIA GPU here: its kernels are built and checked"):
         GPUS["a100"].machine  # noqa: B018
@@ -64,6 +75,109 @@ def test_the_gpus_of_this_machine() -> None:
         GPUS["h100"].machine  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    ("name", "clock"),
+    {
+        "gtx1080ti": 1582, "gtx1650": 1665, "t4": 1590, "a100": 1410, "rtx3080": 1710, "rtx3090": 1695,
+        "rtxa6000": 1800, "a10g": 1710, "rtx4090": 2520, "l4": 2040, "l40s": 2520, "h100": 1980, "h200": 1980,
+        "rtx5090": 2407,
+    }.items(),
+)  # fmt: skip
+def test_what_nvidia_states_is_what_the_lanes_do_at_the_boost_clock(name: str, clock: float) -> None:
+    gpu = GPUS[name]
+    assert 2e6 * gpu.lanes * gpu.multiprocessors * clock == pytest.approx(gpu.flops, rel=0.01)
+
+
+def test_every_gpu_by_name_stands_with_its_clock() -> None:
+    marks = test_what_nvidia_states_is_what_the_lanes_do_at_the_boost_clock.pytestmark  # type: ignore[attr-defined]
+    assert [name for name, _ in marks[0].args[1]] == [*GPUS]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sm_86:multiprocessors=84:clock=1.8e9:bandwidth=768e9",
+        "sm_86:bandwidth=768000000000:clock=1800e6:multiprocessors=84",
+        "SM_86:Multiprocessors=84:clock=1.8E9:bandwidth=7.68e11:lanes=128:shared=102400",
+    ],
+)
+def test_a_gpu_by_its_numbers_has_one_name(text: str) -> None:
+    gpu = parse_machine(f"cuda/{text}")
+    assert isinstance(gpu, Gpu)
+    assert (gpu.name, gpu.kind, gpu.bandwidth) == (A6000, "cuda sm_86", 768e9)
+    assert gpu.flops == pytest.approx(GPUS["rtxa6000"].flops, rel=0.001)
+    assert replace(gpu, name="rtxa6000", flops=GPUS["rtxa6000"].flops) == GPUS["rtxa6000"]
+    assert parse_machine(f"cuda/{gpu.name}") == gpu
+
+
+def test_what_a_multiprocessor_has_may_be_written() -> None:
+    gpu = parse_machine(f"cuda/{A6000}:shared=65536:warps=32")
+    assert isinstance(gpu, Gpu)
+    assert gpu.name == f"{A6000}:warps=32:shared=65536"
+    assert (gpu.warps, gpu.shared, gpu.blocks) == (32, 65536, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sm_85", "nothing is known of sm_85: there are kernels for sm_61, "),
+        ("sm_86", "it lacks multiprocessors, clock, bandwidth; write for example cuda/sm_86:multiprocessors=84:clock="),
+        ("sm_86:84", "write a number as name=value, not '84'"),
+        ("sm_86:cores=84", "a GPU has no number 'cores'; choose from multiprocessors, clock, bandwidth, lanes, "),
+        ("sm_86:clock=1e9:clock=2e9", "clock is given twice"),
+        ("sm_86:clock=1800", "clock=1800 must be a whole number from 100e6 to 10e9 Hz"),
+        ("sm_86:bandwidth=inf", "bandwidth=inf must be a whole number from 1e9 to 100000e9 bytes/s"),
+        ("sm_86:clock=nan", "clock=nan must be a whole number"),
+        ("sm_86:multiprocessors=many", "multiprocessors=many must be a whole number from 1 to 1024"),
+        ("sm_86:multiprocessors=8.5", "multiprocessors=8.5 must be a whole number from 1 to 1024"),
+    ],
+)
+def test_bad_numbers(text: str, message: str) -> None:
+    with pytest.raises(TargetError) as raised:
+        parse_machine(f"cuda/{text}")
+    assert str(raised.value).startswith(f"target cuda/{text}: {message}")
+
+
+@pytest.mark.parametrize("here", [["NVIDIA RTX A6000"]], indirect=True)
+@pytest.mark.usefixtures("here")
+def test_a_gpu_by_its_numbers_that_is_here() -> None:
+    gpu = parse_machine(f"cuda/{A6000}")
+    assert (gpu.machine, gpu.gpus) == ("NVIDIA RTX A6000", [0])
+    with pytest.raises(TargetError, match="the GPU here is an NVIDIA RTX A6000"):
+        parse_machine(f"cuda/{A6000.replace('84', '46')}").machine  # noqa: B018
+
+
+def test_a_gpu_behind_a_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = SimpleNamespace(device_name="NVIDIA GeForce RTX 3080", compute_version="8.6", multi_processor_count=70)
+    monkeypatch.setattr(device, "connect", lambda address: SimpleNamespace(cuda=lambda index: there))
+    by_numbers = parse_machine(f"cuda/{A6000.replace('84', '70')}").with_runner("board:9090")
+    assert by_numbers.machine == "NVIDIA GeForce RTX 3080 at board:9090"
+    wrong = r"cuda/rtx3080: the GPU at board:9090 is an NVIDIA GeForce RTX 3080 \(sm_86, 70 multiprocessors\)"
+    with pytest.raises(TargetError, match=wrong):
+        GPUS["rtx3080"].with_runner("board:9090").machine  # noqa: B018
+
+
+@pytest.mark.parametrize("here", [["NVIDIA GeForce GTX 1080 Ti"]], indirect=True)
+@pytest.mark.parametrize(("compiles_for", "measured"), [("sm_75 sm_80", False), ("sm_61 sm_75", True)])
+@pytest.mark.usefixtures("here")
+def test_a_gpu_that_cuda_13_has_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiles_for: str, measured: bool
+) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(f'#!/bin/sh\n[ "$1" = --list-gpu-code ] && echo {compiles_for}\n')
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    gpu = parse_machine("cuda")
+    assert gpu is GPUS["gtx1080ti"]
+    if measured:
+        assert gpu.machine == "NVIDIA GeForce GTX 1080 Ti"
+        return
+    with pytest.raises(TargetError, match=r"cuda/gtx1080ti: sm_61 needs CUDA 12's nvcc first on the PATH: CUDA 13 "):
+        gpu.machine  # noqa: B018
+    with pytest.raises(MeasureError, match="sm_61 needs CUDA 12's nvcc"):
+        resources("", gpu)
+
+
 @pytest.mark.parametrize("here", [["NVIDIA GeForce RTX 3090"]], indirect=True)
 @pytest.mark.usefixtures("here")
 def test_a_gpu_that_is_in_the_table() -> None:
@@ -81,8 +195,8 @@ def test_a_gpu_that_is_not_in_the_table() -> None:
     assert parse_machine("cuda/rtxa1000").machine == "NVIDIA RTX A1000"
     with pytest.raises(TargetError, match="cuda/a100: the GPU here is an NVIDIA H100 PCIe"):
         GPUS["a100"].machine  # noqa: B018
-    with pytest.raises(TargetError, match=r"unknown GPU 'a10': there is .*rtx4090, h100pcie, rtxa1000"):
-        parse_machine("cuda/a10")
+    with pytest.raises(TargetError, match="unknown GPU 'rtxa100'; did you mean 'rtxa1000'"):
+        parse_machine("cuda/rtxa100")
 
 
 @pytest.mark.parametrize("here", [["NVIDIA H200"]], indirect=True)
@@ -93,11 +207,11 @@ def test_a_gpu_that_tvm_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
         GPUS["h200"].machine  # noqa: B018
 
 
-@pytest.mark.parametrize("here", [["Tesla V100"]], indirect=True)
+@pytest.mark.parametrize("here", [["Tesla P100-PCIE-16GB"]], indirect=True)
 @pytest.mark.usefixtures("here")
 def test_a_gpu_that_is_too_old() -> None:
     assert device.identify(device.visible_gpus()[0]) is None  # type: ignore[attr-defined]
-    with pytest.raises(TargetError, match="nothing is known of sm_70, what the GPU here, Tesla V100, is"):
+    with pytest.raises(TargetError, match="nothing is known of sm_60, what the GPU here, Tesla P100-PCIE-16GB, is"):
         parse_machine("cuda")
 
 
@@ -105,6 +219,9 @@ def test_a_gpu_that_is_too_old() -> None:
     ("name", "threads", "registers", "shared", "blocks"),
     [
         # As NVIDIA's occupancy calculator has them.
+        ("gtx1080ti", 1024, 32, 48 << 10, 2),
+        ("gtx1080ti", 32, 16, 0, 32),
+        ("t4", 256, 64, 32 << 10, 2),
         ("a100", 256, 32, 0, 8),
         ("a100", 256, 64, 0, 4),
         ("a100", 256, 33, 0, 6),

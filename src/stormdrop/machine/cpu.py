@@ -199,8 +199,9 @@ def parse_machine(text: str | None = None) -> Machine:
     Args:
         text: "cpu" (or "llvm", "native", "host") for the CPU of this machine, which is also the default;
             "cpu/" and LLVM's name of a processor for another CPU that is known; "cuda" for the first GPU of this
-            machine; "cuda/" and a name for another GPU; "opencl" for the first device of this machine that OpenCL
-            drives; "opencl/" and a number or a name for another one. Case does not matter.
+            machine; "cuda/" and a name for another GPU, or its numbers, as `gpu.parse` takes them; "opencl" for the
+            first device of this machine that OpenCL drives; "opencl/" and a number or a name for another one. Case
+            does not matter.
 
     Returns:
         A `Cpu` for a CPU, a `Gpu` for a GPU, an `OpenCl` for a device of OpenCL.

@@ -1,22 +1,21 @@
-"""An NVIDIA GPU as the machine that kernels are made for: what it offers a kernel, and which one this machine has.
-
-The figures are NVIDIA's: the CUDA C++ programming guide ("Compute Capabilities") and the data sheets.
-"""
+"""An NVIDIA GPU as the machine that kernels are made for: what it offers a kernel, and which one this machine has."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import TargetError
+from ..errors import TargetError, hint
 from .contract import CUDA, Machine
+from .known_gpus import BEFORE_SM_80, FAMILIES, KNOWN_GPUS, NEED_CUDA_12, WITHOUT_TENSOR_CORES
 from .nvml import GpuInfo, visible_gpus
 from .remote.rpc import connect
 from .threads import thread_count
@@ -33,8 +32,17 @@ REGISTERS_PER_THREAD = 255
 _REGISTERS = 65536  # of a multiprocessor
 _REGISTER_UNIT = 256  # registers that a warp is given at a time
 _WARP_UNIT = 4  # each quarter of a multiprocessor holds as many warps as the others
-_SHARED_UNIT = 128  # bytes of shared memory that a block is given at a time
-_RESERVED = 1 << 10  # bytes of shared memory that the system takes per block
+_ARCH = "sm_"  # begins the name of an architecture, and of a GPU that is written by its numbers
+_RANGES = {
+    "multiprocessors": (1, 1024, ""),
+    "clock": (10**8, 10**10, " Hz"),
+    "bandwidth": (10**9, 10**14, " bytes/s"),
+    "lanes": (32, 256, ""),
+    "warps": (32, 128, ""),
+    "blocks": (1, 128, ""),
+    "shared": (48 << 10, 1 << 20, " bytes"),
+}
+_EXAMPLE = "cuda/sm_86:multiprocessors=84:clock=1.8e9:bandwidth=768e9"
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Gpu:
     """An NVIDIA GPU as a `Machine`.
 
     Attributes:
-        name: The name after "cuda/" in the target's name.
+        name: The name after "cuda/" in the target's name; `parse` says how a GPU is written by its numbers.
         arch: The architecture, such as "sm_90".
         lanes: float32 lanes of a multiprocessor.
         warps: The most warps that a multiprocessor holds.
@@ -83,6 +91,22 @@ class Gpu:
         return self.flops, self.bandwidth
 
     @property
+    def tensor_cores(self) -> bool:
+        """Whether it executes the instructions of tensor cores."""
+        return self.device == CUDA and self.arch not in WITHOUT_TENSOR_CORES
+
+    @property
+    def lacks_compiler(self) -> str:
+        """Why this machine cannot compile for its architecture, which CUDA 13 has dropped; empty if it can."""
+        nvcc = shutil.which("nvcc")
+        if self.arch not in NEED_CUDA_12 or (nvcc and self.arch in _architectures(nvcc)):
+            return ""
+        return (
+            f"{self.arch} needs CUDA 12's nvcc first on the PATH: CUDA 13 compiles for sm_75 and newer, whose PTX does"
+            f" not run on {self.arch} either"
+        )
+
+    @property
     def kind(self) -> str:
         """TVM's kind of target and the architecture, such as "cuda sm_90"."""
         return f"cuda {self.arch}"
@@ -108,6 +132,8 @@ class Gpu:
                     f"target cuda/{self.name}: TVM's CUDA runtime does not load here: it wants CUDA 13, and its"
                     " libcudart.so.13 where the loader looks (LD_LIBRARY_PATH)"
                 )
+            if self.lacks_compiler:
+                raise TargetError(f"target cuda/{self.name}: {self.lacks_compiler}")
             return self._local_gpus[0].name
         others = visible_gpus()
         reason = f"the GPU here is an {others[0].name}" if others else "there is no NVIDIA GPU here"
@@ -183,12 +209,13 @@ class Gpu:
             Shape (n,); 0 for a block that a multiprocessor cannot hold.
         """
         warps = -(-threads // WARP)
-        per_block = -(-(shared + _RESERVED) // _SHARED_UNIT) * _SHARED_UNIT
+        reserved, unit = (0, 256) if self.arch in BEFORE_SM_80 else (1 << 10, 128)  # bytes
+        per_block = -(-(shared + reserved) // unit) * unit
         limits = [
             np.full(np.shape(threads), self.blocks),
             self.warps // warps,
             self.warps_by_registers(np.minimum(registers, REGISTERS_PER_THREAD)) // warps,
-            self.shared // per_block,
+            self.shared // np.maximum(per_block, 1),
         ]
         blocks = np.minimum.reduce(np.broadcast_arrays(*limits)).astype(np.int64)
         return np.where((threads <= self.threads_per_block) & (shared <= self.shared_per_block), blocks, 0)
@@ -196,28 +223,34 @@ class Gpu:
     @property
     def _local_gpus(self) -> list[GpuInfo]:
         """The GPUs of this machine that are of this kind."""
-        return [info for info in visible_gpus() if identify(info) == replace(self, runner="")]
+        return [info for info in visible_gpus() if self._is(info.name, info.arch, _multiprocessors(info))]
+
+    def _is(self, marketing: str, arch: str, multiprocessors: int) -> bool:
+        """Whether it is a GPU with this marketing name, architecture and number of multiprocessors."""
+        named = self.name.startswith(_ARCH) or self.name in _short_names(marketing)
+        return named and (arch, multiprocessors) == (self.arch, self.multiprocessors)
 
     @cached_property
     def _runner_identity(self) -> str:
-        session = connect(self.runner)
+        device = connect(self.runner).cuda(0)
         try:
-            name = str(session.cuda(0).device_name)
+            name, arch = str(device.device_name), _ARCH + str(device.compute_version).replace(".", "")
         except RuntimeError as error:
             raise TargetError(
                 f"target cuda/{self.name}: the TVM behind {self.runner} finds no NVIDIA GPU: it wants CUDA 13, and its"
                 " libcudart.so.13 where the loader looks"
             ) from error
-        if self.name not in _short_names(name):
-            raise TargetError(f"target cuda/{self.name}: the GPU at {self.runner} is an {name}")
+        if not self._is(name, arch, int(device.multi_processor_count)):
+            what = f"{name} ({arch}, {device.multi_processor_count} multiprocessors)"
+            raise TargetError(f"target cuda/{self.name}: the GPU at {self.runner} is an {what}")
         return f"{name} at {self.runner}"
 
     @cached_property
     def _tvm_target(self) -> Any:
         import tvm
 
-        if not _has_bindings() and shutil.which("nvcc"):
-            # TVM's default is NVRTC, which it calls through cuda-bindings.
+        if (not _has_bindings() or self.arch in NEED_CUDA_12) and shutil.which("nvcc"):
+            # TVM's default is NVRTC, which it calls through cuda-bindings. They are those of CUDA 13.
             os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the driver counts in this order, too
         return tvm.target.Target(
@@ -234,26 +267,9 @@ class Gpu:
         return {key: value for key, value in self.__dict__.items() if key not in {"_tvm_target", "_runner_identity"}}
 
 
-# By compute capability: float32 lanes, warps, blocks and bytes of shared memory of a multiprocessor.
-_FAMILIES = {
-    "sm_75": (64, 32, 16, 64 << 10),
-    "sm_80": (64, 64, 32, 164 << 10),
-    "sm_86": (128, 48, 16, 100 << 10),
-    "sm_89": (128, 48, 24, 100 << 10),
-    "sm_90": (128, 64, 32, 228 << 10),
-    "sm_100": (128, 64, 32, 228 << 10),
-    "sm_120": (128, 48, 24, 100 << 10),
-}
-
 GPUS = {
-    name: Gpu(name, arch, *_FAMILIES[arch], multiprocessors, flops, bandwidth)
-    for name, arch, multiprocessors, flops, bandwidth in (
-        ("a100", "sm_80", 108, 19.5e12, 2039e9),
-        ("h100", "sm_90", 132, 66.9e12, 3350e9),
-        ("h200", "sm_90", 132, 66.9e12, 4800e9),
-        ("rtx3090", "sm_86", 82, 35.6e12, 936e9),
-        ("rtx4090", "sm_89", 128, 82.6e12, 1008e9),
-    )
+    name: Gpu(name, known.arch, *FAMILIES[known.arch], known.multiprocessors, known.flops, known.bandwidth)
+    for name, known in KNOWN_GPUS.items()
 }
 """The GPUs that kernels can be built for on any machine, by name."""
 
@@ -262,26 +278,41 @@ def parse(name: str) -> Gpu:
     """The GPU with a name.
 
     Args:
-        name: "cuda/NAME", or "cuda" for the first GPU of this machine that kernels can be made for.
+        name: "cuda/NAME", or "cuda" for the first GPU of this machine that kernels can be made for, or any GPU by its
+            numbers: "cuda/ARCH:multiprocessors=N:clock=HZ:bandwidth=BYTES", where the clock is the boost clock and the
+            bandwidth that of the memory in bytes/s. What its multiprocessors have (lanes=, warps=, blocks=, shared=)
+            follows from the architecture, and can be written, too.
 
     Raises:
-        TargetError: The name is unknown, or this machine has no GPU that kernels can be made for.
+        TargetError: The name is unknown, a number is missing or wrong, or this machine has no GPU that kernels can be
+            made for.
+
+    Example:
+        >>> gpu = parse("cuda/sm_86:multiprocessors=84:clock=1.8e9:bandwidth=768e9")
+        >>> gpu.flops, gpu.warps
+        (38707200000000.0, 48)
+        >>> gpu.name
+        'sm_86:multiprocessors=84:clock=1800e6:bandwidth=768e9'
     """
     _, slash, model = name.partition("/")
+    if model.startswith(_ARCH):
+        return _by_numbers(model)
     local = [gpu for gpu in map(identify, visible_gpus()) if gpu is not None]
     if slash:
         known = {gpu.name: gpu for gpu in (*GPUS.values(), *local)}
         if model not in known:
-            raise TargetError(f"unknown GPU {model!r}: there is {', '.join(known)}")
+            raise TargetError(f"unknown GPU {model!r}; {hint(model, known)}; any other by its numbers: {_EXAMPLE}")
         return known[model]
     if local:
         return local[0]
     if not visible_gpus():
-        raise TargetError(f"target cuda: there is no NVIDIA GPU here; to build for one: cuda/{', cuda/'.join(GPUS)}")
+        raise TargetError(
+            f"target cuda: there is no NVIDIA GPU here; to build for one, write cuda/NAME: {', '.join(GPUS)}"
+        )
     info = visible_gpus()[0]
     raise TargetError(
         f"target cuda: nothing is known of {info.arch}, what the GPU here, {info.name}, is; there are kernels"
-        f" for {', '.join(_FAMILIES)}"
+        f" for {', '.join(FAMILIES)}"
     )
 
 
@@ -292,16 +323,15 @@ def identify(info: GpuInfo) -> Gpu | None:
         The entry of `GPUS` with this name and as many multiprocessors (there are several H100s); otherwise a `Gpu`
         made of what the driver reports; None if the architecture is not known.
     """
-    if info.arch not in _FAMILIES:
+    if info.arch not in FAMILIES:
         return None
-    family, names = _FAMILIES[info.arch], _short_names(info.name)
-    multiprocessors = info.lanes // family[0]
+    names, multiprocessors = _short_names(info.name), _multiprocessors(info)
     for gpu in filter(None, map(GPUS.get, names)):
         if gpu.multiprocessors == multiprocessors:
             return gpu
     # Clocks are in MHz and the bus in bits; a lane does two operations per cycle, the memory two transfers.
     flops, bandwidth = 2e6 * info.lanes * info.clock, 2e6 * info.memory * info.bus / 8
-    return Gpu(names[-1], info.arch, *family, multiprocessors, flops, bandwidth)
+    return Gpu(names[-1], info.arch, *FAMILIES[info.arch], multiprocessors, flops, bandwidth)
 
 
 def target_name(info: GpuInfo) -> str | None:
@@ -319,6 +349,70 @@ def require_gpu(machine: Machine) -> Gpu:
     if not isinstance(machine, Gpu) or machine.device != CUDA:
         raise TargetError(f"target {machine.name} is no NVIDIA GPU")
     return machine
+
+
+def _by_numbers(text: str) -> Gpu:
+    """The GPU that is written as an architecture and numbers. Its name has each number in one spelling."""
+    arch, *settings = text.split(":")
+    if arch not in FAMILIES:
+        raise TargetError(
+            f"target cuda/{text}: nothing is known of {arch}: there are kernels for {', '.join(FAMILIES)}"
+        )
+    family = FAMILIES[arch]._asdict()
+    numbers: dict[str, int] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise TargetError(f"target cuda/{text}: write a number as name=value, not {setting!r}")
+        if key not in _RANGES:
+            raise TargetError(f"target cuda/{text}: a GPU has no number {key!r}; {hint(key, _RANGES)}")
+        if key in numbers:
+            raise TargetError(f"target cuda/{text}: {key} is given twice")
+        numbers[key] = _number(text, key, value)
+    if missing := [key for key in _RANGES if key not in {*numbers, *family}]:
+        raise TargetError(f"target cuda/{text}: it lacks {', '.join(missing)}; write for example {_EXAMPLE}")
+    written = {key: numbers[key] for key in _RANGES if key in numbers and numbers[key] != family.get(key)}
+    name = ":".join([arch, *(f"{key}={_spelled(number)}" for key, number in written.items())])
+    family |= {key: numbers[key] for key in family.keys() & numbers}
+    flops = 2.0 * family["lanes"] * numbers["multiprocessors"] * numbers["clock"]
+    return Gpu(
+        name,
+        arch,
+        **family,
+        multiprocessors=numbers["multiprocessors"],
+        flops=flops,
+        bandwidth=float(numbers["bandwidth"]),
+    )
+
+
+def _number(text: str, key: str, value: str) -> int:
+    least, most, unit = _RANGES[key]
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not (least <= number <= most and number.is_integer()):
+        raise TargetError(
+            f"target cuda/{text}: {key}={value} must be a whole number from {_spelled(least)} to {_spelled(most)}{unit}"
+        )
+    return int(number)
+
+
+def _spelled(number: int) -> str:
+    """A whole number as short as 768e9 and 1695e6."""
+    powers = (power for power in (9, 6) if number % 10**power == 0)
+    return next((f"{number // 10**power}e{power}" for power in powers), str(number))
+
+
+def _multiprocessors(info: GpuInfo) -> int:
+    """The number of multiprocessors of a GPU that the driver reports; 0 if the architecture is not known."""
+    return info.lanes // FAMILIES[info.arch].lanes if info.arch in FAMILIES else 0
+
+
+@lru_cache
+def _architectures(nvcc: str) -> list[str]:
+    """The architectures that an `nvcc` compiles for."""
+    return subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=False).stdout.split()
 
 
 def _short_names(marketing: str) -> list[str]:

@@ -32,7 +32,6 @@ from ...ir.attributes import DISJOINT_SHARED
 from ...ir.contractions.contraction import multiplied_loads
 from ...ir.kept import kept
 from ...ir.workload import Workload
-from ...machine.contract import CUDA
 from ...machine.gpu import WARP, Gpu
 from ...space import Constraint, Ordinal, Space, Tile
 from ...space.tile import largest_divisor
@@ -185,7 +184,7 @@ def _find_matmul(workload: Workload) -> _Matmul:
 
 @kept
 def _space(workload: Workload, target: Gpu) -> Space | None:
-    if target.device != CUDA:
+    if not target.tensor_cores:
         return None
     try:
         matmul = _find_matmul(workload)
