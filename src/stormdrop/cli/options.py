@@ -38,7 +38,7 @@ TargetOption = Annotated[
         "--target",
         metavar="TARGET",
         autocompletion=completion.targets,
-        help="What to tune for: cpu (this machine's, the default), cuda, a GPU by name, or opencl.",
+        help="What to tune for: cpu (this machine's, the default), cuda, a GPU by name or numbers, or opencl.",
     ),
 ]
 SEARCHES_HELP = (
