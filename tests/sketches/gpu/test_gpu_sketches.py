@@ -57,7 +57,7 @@ def test_the_right_answer(name: str) -> None:
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("arch", ["a100", "h100"])
+@pytest.mark.parametrize("arch", ["t4", "a100", "rtx3080", "l4", "h100", "rtx5090"])
 def test_nvcc_takes_every_operator(arch: str) -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("there is no nvcc on the PATH")

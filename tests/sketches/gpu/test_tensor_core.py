@@ -46,7 +46,7 @@ def test_the_right_answer_with_plain_loops(workload: Workload) -> None:
         np.testing.assert_array_equal(output.numpy(), expected, err_msg=str(config))
 
 
-@pytest.mark.parametrize("arch", ["a100", "h100"])
+@pytest.mark.parametrize("arch", ["t4", "a100", "h100", "rtx5090"])
 def test_nvcc_takes_its_fragments(arch: str) -> None:
     device, sketch, sources = GPUS[arch], GpuTensorCore(), []
     for workload in WORKLOADS.values():
@@ -72,3 +72,5 @@ def test_where_it_applies() -> None:
     for other in (operators.matmul(64, 64, 64), operators.matmul(64, 60, 64, dtype="float16")):
         assert GpuTensorCore().space(other, A100) is None
         assert [sketch.name for sketch, _ in sketches_for(other, A100)] == [GpuContraction.name]
+    without = GPUS["gtx1080ti"]
+    assert [sketch.name for sketch, _ in sketches_for(WORKLOADS["matmul"], without)] == [GpuContraction.name]
