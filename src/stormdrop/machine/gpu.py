@@ -15,7 +15,18 @@ from numpy.typing import NDArray
 
 from ..errors import TargetError, hint
 from .contract import CUDA, Machine
-from .known_gpus import BEFORE_SM_80, FAMILIES, KNOWN_GPUS, NEED_CUDA_12, WITHOUT_TENSOR_CORES
+from .known_gpus import (
+    ARCH,
+    BEFORE_SM_80,
+    EXAMPLE,
+    FAMILIES,
+    KNOWN_GPUS,
+    NEED_CUDA_12,
+    WITHOUT_TENSOR_CORES,
+    Family,
+    KnownGpu,
+    by_numbers,
+)
 from .nvml import GpuInfo, visible_gpus
 from .remote.rpc import connect
 from .threads import thread_count
@@ -32,17 +43,6 @@ REGISTERS_PER_THREAD = 255
 _REGISTERS = 65536  # of a multiprocessor
 _REGISTER_UNIT = 256  # registers that a warp is given at a time
 _WARP_UNIT = 4  # each quarter of a multiprocessor holds as many warps as the others
-_ARCH = "sm_"  # begins the name of an architecture, and of a GPU that is written by its numbers
-_RANGES = {
-    "multiprocessors": (1, 1024, ""),
-    "clock": (10**8, 10**10, " Hz"),
-    "bandwidth": (10**9, 10**14, " bytes/s"),
-    "lanes": (32, 256, ""),
-    "warps": (32, 128, ""),
-    "blocks": (1, 128, ""),
-    "shared": (48 << 10, 1 << 20, " bytes"),
-}
-_EXAMPLE = "cuda/sm_86:multiprocessors=84:clock=1.8e9:bandwidth=768e9"
 
 
 @dataclass(frozen=True)
@@ -227,14 +227,14 @@ class Gpu:
 
     def _is(self, marketing: str, arch: str, multiprocessors: int) -> bool:
         """Whether it is a GPU with this marketing name, architecture and number of multiprocessors."""
-        named = self.name.startswith(_ARCH) or self.name in _short_names(marketing)
+        named = self.name.startswith(ARCH) or self.name in _short_names(marketing)
         return named and (arch, multiprocessors) == (self.arch, self.multiprocessors)
 
     @cached_property
     def _runner_identity(self) -> str:
         device = connect(self.runner).cuda(0)
         try:
-            name, arch = str(device.device_name), _ARCH + str(device.compute_version).replace(".", "")
+            name, arch = str(device.device_name), ARCH + str(device.compute_version).replace(".", "")
         except RuntimeError as error:
             raise TargetError(
                 f"target cuda/{self.name}: the TVM behind {self.runner} finds no NVIDIA GPU: it wants CUDA 13, and its"
@@ -267,10 +267,11 @@ class Gpu:
         return {key: value for key, value in self.__dict__.items() if key not in {"_tvm_target", "_runner_identity"}}
 
 
-GPUS = {
-    name: Gpu(name, known.arch, *FAMILIES[known.arch], known.multiprocessors, known.flops, known.bandwidth)
-    for name, known in KNOWN_GPUS.items()
-}
+def _gpu(name: str, family: Family, known: KnownGpu) -> Gpu:
+    return Gpu(name, known.arch, *family, known.multiprocessors, known.flops, known.bandwidth)
+
+
+GPUS = {name: _gpu(name, FAMILIES[known.arch], known) for name, known in KNOWN_GPUS.items()}
 """The GPUs that kernels can be built for on any machine, by name."""
 
 
@@ -295,13 +296,13 @@ def parse(name: str) -> Gpu:
         'sm_86:multiprocessors=84:clock=1800e6:bandwidth=768e9'
     """
     _, slash, model = name.partition("/")
-    if model.startswith(_ARCH):
-        return _by_numbers(model)
+    if model.startswith(ARCH):
+        return _gpu(*by_numbers(model))
     local = [gpu for gpu in map(identify, visible_gpus()) if gpu is not None]
     if slash:
         known = {gpu.name: gpu for gpu in (*GPUS.values(), *local)}
         if model not in known:
-            raise TargetError(f"unknown GPU {model!r}; {hint(model, known)}; any other by its numbers: {_EXAMPLE}")
+            raise TargetError(f"unknown GPU {model!r}; {hint(model, known)}; any other by its numbers: {EXAMPLE}")
         return known[model]
     if local:
         return local[0]
@@ -349,59 +350,6 @@ def require_gpu(machine: Machine) -> Gpu:
     if not isinstance(machine, Gpu) or machine.device != CUDA:
         raise TargetError(f"target {machine.name} is no NVIDIA GPU")
     return machine
-
-
-def _by_numbers(text: str) -> Gpu:
-    """The GPU that is written as an architecture and numbers. Its name has each number in one spelling."""
-    arch, *settings = text.split(":")
-    if arch not in FAMILIES:
-        raise TargetError(
-            f"target cuda/{text}: nothing is known of {arch}: there are kernels for {', '.join(FAMILIES)}"
-        )
-    family = FAMILIES[arch]._asdict()
-    numbers: dict[str, int] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise TargetError(f"target cuda/{text}: write a number as name=value, not {setting!r}")
-        if key not in _RANGES:
-            raise TargetError(f"target cuda/{text}: a GPU has no number {key!r}; {hint(key, _RANGES)}")
-        if key in numbers:
-            raise TargetError(f"target cuda/{text}: {key} is given twice")
-        numbers[key] = _number(text, key, value)
-    if missing := [key for key in _RANGES if key not in {*numbers, *family}]:
-        raise TargetError(f"target cuda/{text}: it lacks {', '.join(missing)}; write for example {_EXAMPLE}")
-    written = {key: numbers[key] for key in _RANGES if key in numbers and numbers[key] != family.get(key)}
-    name = ":".join([arch, *(f"{key}={_spelled(number)}" for key, number in written.items())])
-    family |= {key: numbers[key] for key in family.keys() & numbers}
-    flops = 2.0 * family["lanes"] * numbers["multiprocessors"] * numbers["clock"]
-    return Gpu(
-        name,
-        arch,
-        **family,
-        multiprocessors=numbers["multiprocessors"],
-        flops=flops,
-        bandwidth=float(numbers["bandwidth"]),
-    )
-
-
-def _number(text: str, key: str, value: str) -> int:
-    least, most, unit = _RANGES[key]
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
-    if not (least <= number <= most and number.is_integer()):
-        raise TargetError(
-            f"target cuda/{text}: {key}={value} must be a whole number from {_spelled(least)} to {_spelled(most)}{unit}"
-        )
-    return int(number)
-
-
-def _spelled(number: int) -> str:
-    """A whole number as short as 768e9 and 1695e6."""
-    powers = (power for power in (9, 6) if number % 10**power == 0)
-    return next((f"{number // 10**power}e{power}" for power in powers), str(number))
 
 
 def _multiprocessors(info: GpuInfo) -> int:

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs that kernels can be made for on any machine: the figures of families and of single GPUs.
+"""NVIDIA's GPUs that kernels can be made for on any machine: families, GPUs by name, and any by its numbers.
 
 Those of a family are from the CUDA C++ programming guide ("Compute Capabilities") and `cuda_occupancy.h` of the CUDA
 toolkit. Those of a GPU are from its data sheet. FLOP/s are at its boost clock: as the sheet states them, and else
@@ -8,6 +8,24 @@ toolkit. Those of a GPU are from its data sheet. FLOP/s are at its boost clock: 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from ..errors import TargetError, hint
+
+ARCH = "sm_"
+"""Begins the name of an architecture, and of a GPU that is written by its numbers."""
+EXAMPLE = "cuda/sm_86:multiprocessors=84:clock=1.8e9:bandwidth=768e9"
+"""A target that is written by its numbers."""
+
+# Of the numbers: the least, the most, and the unit.
+_RANGES = {
+    "multiprocessors": (1, 1024, ""),
+    "clock": (10**8, 10**10, " Hz"),
+    "bandwidth": (10**9, 10**14, " bytes/s"),
+    "lanes": (32, 256, ""),
+    "warps": (32, 128, ""),
+    "blocks": (1, 128, ""),
+    "shared": (48 << 10, 1 << 20, " bytes"),
+}
 
 
 class Family(NamedTuple):
@@ -67,3 +85,62 @@ KNOWN_GPUS = {
     "h200": KnownGpu("sm_90", 132, 66.9e12, 4800e9),
     "rtx5090": KnownGpu("sm_120", 170, 104.8e12, 1792e9),
 }
+
+
+def by_numbers(text: str) -> tuple[str, Family, KnownGpu]:
+    """A GPU that is written as an architecture and numbers.
+
+    Args:
+        text: Such as "sm_86:multiprocessors=84:clock=1.8e9:bandwidth=768e9". The clock is in Hz, the
+            bandwidth in bytes/s. What the family has may be written, too.
+
+    Returns:
+        Its name, in which each number has one spelling and one place; its multiprocessors; its properties.
+
+    Raises:
+        TargetError: The architecture is not known, or a number is missing, unknown, given twice or out of its range.
+
+    Example:
+        >>> by_numbers("sm_75:clock=1.59e9:bandwidth=320e9:multiprocessors=40")[0]
+        'sm_75:multiprocessors=40:clock=1590e6:bandwidth=320e9'
+    """
+    arch, *settings = text.split(":")
+    if arch not in FAMILIES:
+        raise TargetError(
+            f"target cuda/{text}: nothing is known of {arch}: there are kernels for {', '.join(FAMILIES)}"
+        )
+    usual, given = FAMILIES[arch]._asdict(), dict[str, int]()
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise TargetError(f"target cuda/{text}: write a number as name=value, not {setting!r}")
+        if key not in _RANGES:
+            raise TargetError(f"target cuda/{text}: a GPU has no number {key!r}; {hint(key, _RANGES)}")
+        if key in given:
+            raise TargetError(f"target cuda/{text}: {key} is given twice")
+        given[key] = _number(text, key, value)
+    numbers = {**usual, **given}
+    if missing := [key for key in _RANGES if key not in numbers]:
+        raise TargetError(f"target cuda/{text}: it lacks {', '.join(missing)}; write for example {EXAMPLE}")
+    unusual = [f"{key}={_spelled(numbers[key])}" for key in _RANGES if numbers[key] != usual.get(key)]
+    family, multiprocessors = Family(*(numbers[key] for key in Family._fields)), numbers["multiprocessors"]
+    flops = 2.0 * family.lanes * multiprocessors * numbers["clock"]
+    return ":".join([arch, *unusual]), family, KnownGpu(arch, multiprocessors, flops, float(numbers["bandwidth"]))
+
+
+def _number(text: str, key: str, value: str) -> int:
+    least, most, unit = _RANGES[key]
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not (least <= number <= most and number.is_integer()):
+        limits = f"from {_spelled(least)} to {_spelled(most)}{unit}"
+        raise TargetError(f"target cuda/{text}: {key}={value} must be a whole number {limits}")
+    return int(number)
+
+
+def _spelled(number: int) -> str:
+    """A whole number as short as 768e9 and 1695e6."""
+    powers = (power for power in (9, 6) if number % 10**power == 0)
+    return next((f"{number // 10**power}e{power}" for power in powers), str(number))
