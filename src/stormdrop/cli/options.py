@@ -20,7 +20,7 @@ from ..tuning.duration import seconds_of
 from . import completion, output
 
 if TYPE_CHECKING:
-    from ..machine.cpu import Cpu
+    from ..machine.contract import Machine
     from ..records import BufferedStore
 
 _SIZE = "0*[1-9][0-9]{0,17}"
@@ -134,20 +134,19 @@ def not_empty(text: str | None, option: str, example: str) -> str | None:
     return text
 
 
-def model_machine(target: str | None, keep_denormals: bool) -> Cpu:
-    """The CPU that a model is compiled for.
+def model_machine(target: str | None, keep_denormals: bool) -> Machine:
+    """The machine that a model is compiled for.
 
     Args:
         target: The value of --target; None for this machine.
         keep_denormals: Whether its kernels keep denormal numbers.
 
     Raises:
-        TargetError: The target is unknown, or no CPU.
+        TargetError: The target is unknown, or denormals are to be kept on a GPU.
     """
-    from ..machine.cpu import keeping_denormals, parse_machine, require_cpu
+    from ..machine.cpu import keeping_denormals, parse_machine
 
-    otherwise = f"target {target}: models are compiled for CPUs only; tune-op tunes operators for GPUs"
-    machine = require_cpu(parse_machine(target), otherwise)
+    machine = parse_machine(target)
     return keeping_denormals(machine) if keep_denormals else machine
 
 

@@ -30,6 +30,10 @@ class Machine(Protocol):
         """What people call it, such as "cpu", "cpu/neoverse-n1" or "h200"."""
 
     @property
+    def target_name(self) -> str:
+        """The name that `parse_machine` takes, such as "cpu/neoverse-n1" or "cuda/h200"."""
+
+    @property
     def cores(self) -> int:
         """CPU cores that a kernel uses, or that kernels for a GPU are compiled with."""
 

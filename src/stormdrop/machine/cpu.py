@@ -138,6 +138,11 @@ class Cpu:
         """
         return self.cores * self.l2 + self.l3s * self.l3
 
+    @property
+    def target_name(self) -> str:
+        """The name that `parse_machine` takes."""
+        return self.name
+
     def with_runner(self, address: str) -> Cpu:
         """The same machine, measured through a runner.
 

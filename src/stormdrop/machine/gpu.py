@@ -86,6 +86,11 @@ class Gpu:
     caches: ClassVar[int] = 0
 
     @property
+    def target_name(self) -> str:
+        """The name that `parse_machine` takes."""
+        return f"cuda/{self.name}"
+
+    @property
     def stated_limits(self) -> tuple[float, float]:
         """FLOP/s (float32) and bytes/s of NVIDIA's data sheet."""
         return self.flops, self.bandwidth

@@ -107,6 +107,11 @@ class OpenCl(Gpu):
         return cls(f"opencl/{info.short_name}", "", *limits, min(info.work_items, 1024), shared, "", info)
 
     @property
+    def target_name(self) -> str:
+        """The name that `parse_machine` takes."""
+        return self.name
+
+    @property
     def stated_limits(self) -> None:  # type: ignore[override]
         """Nothing is known of a device's limits."""
         return None

@@ -164,9 +164,7 @@ def profiles(
         for position in range(rounds + 1):
             for model, inside, timer, seconds in zip(models, instrumented, timers, executions, strict=True):
                 inside(feeds)
-                start = time.perf_counter()
-                model.run(feeds)
-                seconds.append(time.perf_counter() - start)
+                seconds.append(model.seconds(feeds))
                 timer.end_execution(keep=position > 0)  # the first round loads code and memory
     return [
         Profile(statistics.median(seconds[1:]), timer.kernels(model.metadata), timer.layers(model.metadata))

@@ -17,9 +17,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...errors import ModelError
+from ...errors import InputError, ModelError
 from ...ir.contractions.contraction import is_contraction
 from ...ir.stages import StageGraph
+from ...machine.contract import OPENCL, Machine
 from ...machine.cpu import Cpu
 from ...report.formatting import precision_in_words
 from ...sketches.knowledge import multiplies_bfloat16
@@ -129,7 +130,7 @@ class PrecisionReport:
         return [{"name": name, "layers": list(self.computed.get(name, ()))} for name in dict.fromkeys(names)]
 
 
-def in_precision(graph: Graph, references: list[Reference], options: TuneOptions, machine: Cpu) -> PrecisionChoice:
+def in_precision(graph: Graph, references: list[Reference], options: TuneOptions, machine: Machine) -> PrecisionChoice:
     """A model in the precision that the options ask for.
 
     Args:
@@ -139,6 +140,7 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
         machine: The machine that it is for. A warning is logged if it multiplies bfloat16 no faster than float32.
 
     Raises:
+        InputError: The machine's code generator has no bfloat16.
         ModelError: The model cannot be verified in bfloat16: NumPy does not know one of its functions, or onnxruntime
             runs a part of it, which may jump with the last bits of what it reads.
     """
@@ -150,10 +152,12 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
             f"{graph.name}: onnxruntime runs {', '.join(operators)}: such a model cannot be verified in bfloat16; "
             f"leave out --precision (precision= in Python)"
         )
-    if not multiplies_bfloat16(machine):
+    if machine.device == OPENCL:
+        raise InputError(f"target {machine.name}: OpenCL has no bfloat16; leave out --precision (precision= in Python)")
+    if isinstance(machine, Cpu) and not multiplies_bfloat16(machine):
         _logger.warning(
             "%s has no fast unit for bfloat16 (stormdrop doctor): the model will be smaller, but hardly faster",
-            machine.cpu,
+            machine.name,
         )
     chosen = in_mixed_precision(graph)
     if options.precision == AUTO:

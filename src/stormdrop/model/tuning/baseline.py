@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from ...errors import LockTimeout, ModelError
-from ...machine.cpu import Cpu
+from ...machine.contract import CPU, Machine
 from ...machine.process.memory import available_memory
 from ...machine.sharing.lock import MachineLock
 from ...measure.timing import FEWEST_ROUNDS, rounds_within
@@ -65,7 +65,7 @@ class Baseline:
 
 
 def measure_baseline(
-    graph: Graph, builder: ModelBuilder, machine: Cpu, feeds: Sequence[Feeds], run: TuningRun
+    graph: Graph, builder: ModelBuilder, machine: Machine, feeds: Sequence[Feeds], run: TuningRun
 ) -> Baseline:
     """Builds a model with its default schedules and times it, as far as that is a small part of the run's time.
 
@@ -118,8 +118,10 @@ def _times(model: CompiledModel, feeds: Sequence[Feeds], run: TuningRun) -> tupl
     return first, by_task
 
 
-def _peer(graph: Graph, machine: Cpu, feeds: Feeds, run: TuningRun) -> float | None:
+def _peer(graph: Graph, machine: Machine, feeds: Feeds, run: TuningRun) -> float | None:
     """Seconds of an execution by onnxruntime; None if it is not installed, or does not run the model."""
+    if machine.device != CPU:  # onnxruntime would run on the CPU
+        return None
     run.say("timing onnxruntime")
     granted = min(_TIMING * _left(run), _TIMING_SECONDS)
     with closing(MachineLock()) as lock:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
+from ...machine.contract import Machine
 from ...machine.cpu import Cpu
 from ...tuning.options import TuneOptions
 from ..building.builder import source_of
@@ -61,7 +62,7 @@ class Imported:
 
 def imported(
     model: Model,
-    machine: Cpu,
+    machine: Machine,
     options: TuneOptions,
     run: TuningRun,
     *,
@@ -96,7 +97,7 @@ def imported(
     with run.phase("verify"):
         run.say(f"verifying the import of {len(graph.tasks)} kernels", checking=True)
         graph, references = with_references(graph, options.seed, samples, run.left)
-    if graph.foreign.reports:
+    if graph.foreign.reports and isinstance(machine, Cpu):
         graph, references = _with_faster_parts(graph, references, machine, options.seed, samples, run)
     with run.phase("verify"):
         return Imported(source, in_precision(graph, references, options, machine))
@@ -107,7 +108,7 @@ def _title(model: Model) -> str:
     return Path(model).name if isinstance(model, str | Path) else "the model"
 
 
-def _check_runs(graph: Graph, machine: Cpu) -> None:
+def _check_runs(graph: Graph, machine: Machine) -> None:
     """Raises `ModelError` if a model cannot be verified and timed on the machine that it is for."""
     if machine.runner and graph.foreign.reports:
         operators = sorted({name for part in graph.foreign.reports for name in part.operators})

@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 
 from ...errors import shown
-from ...machine.cpu import Cpu
+from ...machine.contract import Machine
 from ...report.formatting import ascii_time, json_value
 from ...report.headline import headline, never_tuned
 from ...runtime.sizes import sizes_in_words
@@ -46,7 +46,7 @@ class CompileResult:
 
     model: CompiledModel
     name: str
-    target: Cpu
+    target: Machine
     seconds: float
     phases: Mapping[str, float]
     artifact: Path | None

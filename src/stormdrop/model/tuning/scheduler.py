@@ -30,6 +30,7 @@ from typing_extensions import Self
 from ... import events
 from ...errors import LockTimeout, MeasureError, UnsupportedFunction
 from ...ir.workload import Workload
+from ...machine.contract import Machine
 from ...machine.cpu import Cpu
 from ...machine.limits.memory_rates import cached_bytes
 from ...machine.limits.passing import passing_between
@@ -64,7 +65,7 @@ _FASTER = 2.0  # the true bandwidth is at most this many times the measured one
 
 def tune_tasks(
     graph: Graph,
-    target: Cpu,
+    target: Machine,
     options: TuneOptions,
     budget: Budget,
     store: Store,
@@ -120,7 +121,7 @@ def tune_tasks(
     return TunedTasks([task.tuned() for task in tasks], interrupted, curve, seconds)
 
 
-def recorded_tasks(graph: Graph, target: Cpu, options: TuneOptions, store: Store | None) -> TunedTasks:
+def recorded_tasks(graph: Graph, target: Machine, options: TuneOptions, store: Store | None) -> TunedTasks:
     """The tasks of a graph with what the records say about them, without measuring anything.
 
     Args:
@@ -144,7 +145,7 @@ def recorded_tasks(graph: Graph, target: Cpu, options: TuneOptions, store: Store
     return TunedTasks([task.tuned() for task in tasks], False, [])
 
 
-def tasks_of(graph: Graph, target: Cpu, options: TuneOptions, runner_asked: bool = False) -> list[ScheduledTask]:
+def tasks_of(graph: Graph, target: Machine, options: TuneOptions, runner_asked: bool = False) -> list[ScheduledTask]:
     """The tasks of a graph, each with its kernel, or with the reason why it has none.
 
     Args:
@@ -176,7 +177,7 @@ class _Scheduler:
         self,
         graph: Graph,
         tasks: Sequence[ScheduledTask],
-        target: Cpu,
+        target: Machine,
         options: TuneOptions,
         budget: Budget,
         store: Store,
@@ -432,20 +433,21 @@ def _turn(session: Session) -> int | None:
     return searcher.turn if isinstance(searcher, GeneratorSearch) else None
 
 
-def _limits(target: Cpu) -> tuple[float, float]:
+def _limits(target: Machine) -> tuple[float, float]:
     """The most FLOP/s and bytes/s; infinite if they are not known."""
     limits = known_peak(target)
     return (math.inf, math.inf) if limits is None else (limits.flops, limits.bandwidth)
 
 
 def _least_seconds(
-    workload: Workload, target: Cpu, limits: tuple[float, float], sketches: Sequence[AnySketch]
+    workload: Workload, target: Machine, limits: tuple[float, float], sketches: Sequence[AnySketch]
 ) -> float:
     """The least seconds of a call by any of these sketches at the machine's limits.
 
-    What fits the caches needs no memory.
+    What fits the caches needs no memory. How much a GPU's hold is not known here.
     """
     flops, bandwidth = limits
     # The bandwidth was measured by a copy, whose lines are read before they are written, and perhaps in a bad moment.
-    moved = workload.bytes / bandwidth / _FASTER if workload.bytes > cached_bytes(target) else 0.0
+    beyond = isinstance(target, Cpu) and workload.bytes > cached_bytes(target)
+    moved = workload.bytes / bandwidth / _FASTER if beyond else 0.0
     return max(workload.flops / flops / knowledge.speedup_bound(sketches, workload, target), moved)

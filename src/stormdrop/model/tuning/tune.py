@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ... import events
-from ...errors import InputError
+from ...errors import InputError, TargetError
+from ...machine.contract import CPU, Machine
 from ...machine.cpu import Cpu, keeping_denormals
+from ...machine.gpu import Gpu
 from ...machine.limits.kept_measurements import granted
 from ...machine.limits.memory_rates import measure_caches_within
 from ...machine.limits.peak import peak_within
@@ -63,7 +65,7 @@ def tune_model(
     model: Model,
     *,
     example_inputs: Any = None,
-    target: Cpu | None = None,
+    target: Machine | None = None,
     search: str = DEFAULT_SEARCH,
     options: Mapping[str, Any] | None = None,
     trials: int | None = None,
@@ -98,7 +100,7 @@ def tune_model(
             `torch.export.ExportedProgram`; or a Relax `tvm.IRModule`, whose function `main` is the model.
         example_inputs: The inputs of a torch module: a tuple of its positional arguments, or a mapping of those that it
             takes by name. Their values do not matter, their shapes and types do.
-        target: The CPU to tune for; this machine by default. If it has a runner (`Cpu.with_runner`), the model is
+        target: The machine to tune for; this machine's CPU by default, or a GPU (`stormdrop.parse_machine`). If it has a runner (`Cpu.with_runner`), the model is
             tuned, verified and timed there, and saved for it; the result's model cannot be run here.
         search: The name of the search.
         options: Options of the search, by name.
@@ -179,7 +181,7 @@ def tune_model(
 
 def tune_model_with(
     model: Model,
-    target: Cpu | None,
+    target: Machine | None,
     options: TuneOptions,
     *,
     example_inputs: Any = None,
@@ -244,7 +246,7 @@ class _Job:
     """
 
     imported: Imported
-    machine: Cpu
+    machine: Machine
     options: TuneOptions
     run: TuningRun
     shapes: GivenShapes | None
@@ -314,21 +316,38 @@ def _check_fleet(fleet: Fleet | None) -> None:
         )
 
 
-def _ready(target: Cpu | None, out: str | Path | None, native: bool) -> Cpu:
+def _ready(target: Machine | None, out: str | Path | None, native: bool) -> Machine:
     """The machine as it is there. Raises what would prevent that the model is saved or measured, before the work."""
     machine = target or Cpu.detect()
     if out is not None:
         check_writable(Path(out))
     if native:
         _check_native(machine)
-    if machine.runner:
+    if isinstance(machine, Gpu):
+        _check_gpu(machine)
+    elif isinstance(machine, Cpu) and machine.runner:
         rpc.check(machine.runner)
         machine = machine.of_runner()
     return machine
 
 
-def _check_native(machine: Cpu) -> None:
+def _check_gpu(machine: Gpu) -> None:
+    """Raises `TargetError` if models cannot be tuned for a GPU from here."""
+    if machine.runner:
+        raise TargetError(
+            f"target {machine.name}: a model is built and timed where its GPU is, not through the runner at"
+            f" {machine.runner}: tune it on that machine, or tune its operators with tune-op"
+        )
+    try:
+        machine.machine  # noqa: B018  raises
+    except TargetError as error:
+        raise TargetError(f"{error}; stormdrop compile makes a model for it without measuring") from None
+
+
+def _check_native(machine: Machine) -> None:
     """Raises `InputError` or `ArtifactError` if no native model can be saved for a machine."""
+    if machine.device != CPU:
+        raise InputError(f"a model for the GPU {machine.name} needs no TVM to run as it is: leave native out")
     if machine.runner:
         raise InputError(
             f"a native model is linked on the machine that it is for, not here for {machine.name}: leave native out, "
@@ -337,13 +356,14 @@ def _check_native(machine: Cpu) -> None:
     c_compiler()
 
 
-def _measure(machine: Cpu, run: TuningRun) -> None:
+def _measure(machine: Machine, run: TuningRun) -> None:
     """Measures what is not known of the machine, as far as that is a small part of the run's time."""
     with run.phase("peak"):
         run.say("measuring this machine")
         end = clock.perf_counter() + granted(run.seconds)
         peak_within(machine, granted(run.seconds))  # results are compared with it
-        measure_caches_within(machine, end - clock.perf_counter())  # kernels are timed with weights in them, or not
+        if isinstance(machine, Cpu):
+            measure_caches_within(machine, end - clock.perf_counter())  # kernels are timed with weights in them, or not
 
 
 def _tasks(job: _Job) -> list[ScheduledTask]:

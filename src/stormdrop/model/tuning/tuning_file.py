@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ArtifactError, SpaceError
-from ...machine.cpu import Cpu
+from ...machine.contract import CPU, Machine
 from ...machine.limits.peak import known_peak
 from ...report.formatting import json_value
 from ...space import Space
@@ -79,7 +79,7 @@ def tuning_document(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": None if source is None else _command(source, options, shapes, result.target, values or {}),
         **document,
-        "machine": asdict(result.target),
+        "machine": asdict(result.target),  # type: ignore[call-overload]
         "limits": None if limits is None else asdict(limits),
         "profile": None if profile is None else _profile(profile, result.model),
         "kernels": [_kernel(task, builder, combination, task.task.name in result.inside) for task in result.tasks],
@@ -178,7 +178,7 @@ def _profile(profile: Profile, model: CompiledModel) -> dict[str, Any]:
     return document
 
 
-def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, target: Cpu, values: Values) -> str:
+def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, target: Machine, values: Values) -> str:
     """The command line of a tuning."""
     words = ["stormdrop", "tune", source, "--search", options.search, "--seed", str(options.seed)]
     if options.trials is not None:
@@ -196,8 +196,9 @@ def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, targ
         words += ["--shape", f"{name}={'x'.join(sizes)}"]
     for name, value in values.items():
         words += ["--value", f"{name}={json.dumps(np.asarray(value).tolist(), separators=(',', ':'))}"]
+    if target.runner or target.device != CPU:
+        words += ["--target", target.target_name]
     if target.runner:
-        words += ["--target", target.name]
         key, _, place = target.runner.rpartition("@")
         words += ["--tracker", place, "--device", key] if key else ["--runner", place]
     return shlex.join([*words, "--fresh"])
