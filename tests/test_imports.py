@@ -19,7 +19,8 @@ ROOT = Path(stormdrop.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "trial", "statistics", "events", "_version"),
     ("plugins", "optional_packages"),
-    ("machine", "ir", "space", "records", "runtime"),
+    ("runtime",),
+    ("machine", "ir", "space", "records"),
     ("operators", "surrogate", "report"),
     ("search", "sketches"),
     ("codegen",),
@@ -40,7 +41,7 @@ NARROW: dict[str, set[str]] = {
     "surrogate": {"errors", "trial", "space", "statistics"},
     "search": {"errors", "plugins", "optional_packages", "trial", "space", "statistics", "surrogate"},
     "ir": {"errors"},
-    "machine": {"errors", "events", "optional_packages"},
+    "machine": {"errors", "events", "optional_packages", "runtime"},
     "runtime": {"errors"},
     "records": {"errors", "plugins", "optional_packages", "trial", "statistics", "_version"},
     "sketches": {"errors", "plugins", "trial", "machine", "ir", "operators", "space", "surrogate"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
@@ -22,7 +23,7 @@ GPU = OpenClInfo(0, "Radeon RX 7900 XT", "AMD", "3590", False, 256, 64 << 10, 84
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(opencl, "_package", lambda: opencl)
+    monkeypatch.setitem(sys.modules, "pyopencl", ModuleType("pyopencl"))
     monkeypatch.setattr(opencl, "_found", lambda: dict.fromkeys(request.param, None))
 
 
@@ -52,7 +53,6 @@ def test_no_device() -> None:
 
 
 def test_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opencl, "_package", lambda: None)
     monkeypatch.setitem(sys.modules, "pyopencl", None)
     with pytest.raises(
         TargetError, match=r"opencl needs pyopencl, .* not installed: pip install 'stormdrop\[opencl\]'"

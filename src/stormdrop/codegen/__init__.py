@@ -8,6 +8,7 @@ needed_features.py            kernels that need a missing arithmetic unit are re
 denormals.py                  whether a kernel flushes denormals
 gpu_lowering.py               the passes for a GPU: one function for the host, one for each kernel
 cuda.py                       CUDA source, its launch and its resources
+device_code.py                the code of a model's kernels for a GPU
 opencl.py, opencl_runtime.py  OpenCL source; its kernels on a device
 gpu_check.py                  whether a GPU's schedules are right, found out without one
 thread_bounds.py              whether their threads stay within the buffers

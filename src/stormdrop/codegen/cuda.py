@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tvm.tirx import PrimFunc
 
@@ -23,6 +24,7 @@ _TVM_OPTIONS = ("--use_fast_math", "--expt-relaxed-constexpr", "-Xptxas", "--reg
 _FIRST = 'extern "C" __global__'  # begins the first kernel of a source; before it are headers
 _KERNEL = re.compile(r"(extern \"C\" __global__ void (?:__launch_bounds__\(\d+\) )?\w+)\(")
 _OF = "_of_"  # stands between the name of a kernel and the number of its source
+_CUBIN = "kernels.cubin"
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
 
 
@@ -107,29 +109,31 @@ def compile_cubin(source: str, device: Gpu) -> bytes:
     Raises:
         MeasureError: There is no `nvcc`, or it does not know the architecture, or the source does not compile.
     """
-    return _nvcc(source, device)[0]
+    with scratch_folder() as folder:
+        _nvcc(source, device, folder)
+        return (folder / _CUBIN).read_bytes()
 
 
-def _nvcc(source: str, device: Gpu) -> tuple[bytes, str]:
-    """The machine code of a source, and what `ptxas` says about its kernels."""
+def _nvcc(source: str, device: Gpu, folder: Path) -> str:
+    """Writes the machine code of a source to a folder. Returns what `ptxas` says about its kernels."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise MeasureError("there is no nvcc on the PATH; it is part of the CUDA toolkit")
     if device.lacks_compiler:
         raise MeasureError(device.lacks_compiler)
-    with scratch_folder() as folder:
-        file, cubin = folder / "kernels.cu", folder / "kernels.cubin"
-        file.write_text(source)
-        options = [f"-arch={device.arch}", *_TVM_OPTIONS, "-cubin", "-Xptxas", "-v", "-o", str(cubin)]
-        done = subprocess.run([nvcc, *options, str(file)], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if "error" in line or "fatal" in line]
-            raise MeasureError(f"nvcc: {(lines or ['it failed'])[0]}")
-        return cubin.read_bytes(), done.stderr
+    file = folder / "kernels.cu"
+    file.write_text(source)
+    options = [f"-arch={device.arch}", *_TVM_OPTIONS, "-cubin", "-Xptxas", "-v", "-o", str(folder / _CUBIN)]
+    done = subprocess.run([nvcc, *options, str(file)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "error" in line or "fatal" in line]
+        raise MeasureError(f"nvcc: {(lines or ['it failed'])[0]}")
+    return done.stderr
 
 
 def _compiled(source: str, device: Gpu) -> list[Resources]:
-    _, said = _nvcc(source, device)
+    with scratch_folder() as folder:
+        said = _nvcc(source, device, folder)
     kernels, name, spilled = [], "", 0
     for line in said.splitlines():
         if entry := _FUNCTION.search(line):

@@ -22,6 +22,7 @@ from .building.builder import ModelBuilder, provenance_of, source_of
 from .building.kernel_library import KernelLibrary
 from .building.repair import verified_or_repaired
 from .building.saving import Verifier
+from .building.stand_in import is_here
 from .importer.any_model import Model, import_model
 from .inputs.combinations import GivenShapes
 from .inputs.given import Data
@@ -61,7 +62,8 @@ def compile_model(
     Args:
         model: As in `tune_model`: an ONNX file or model, a module or an exported program of torch, or a Relax module.
         example_inputs: As in `tune_model`: the inputs of a torch module.
-        target: The CPU to compile for; this machine by default.
+        target: The machine to compile for; this machine's CPU by default, or a GPU (`stormdrop.parse_machine`), which
+            need not be here: the kernels are then verified by what stands in for it, and have default schedules.
         seed: Seeds the inputs that the model is verified on.
         store: Where the records are; the user's own database by default.
         fresh: Take no schedule from the records: every kernel has its default schedule.
@@ -140,7 +142,7 @@ def compile_model_with(
         graph, references = chosen_precision.graph, chosen_precision.references
         of_kernels = chosen_precision.of_kernels()
     with run.phase("schedule"):
-        if options.fresh:
+        if options.fresh or not is_here(machine):
             tuned = recorded_tasks(graph, machine, of_kernels, None)
         else:
             with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:

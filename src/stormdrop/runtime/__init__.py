@@ -1,4 +1,4 @@
-"""Runs native models with NumPy alone: no TVM, no compiler.
+"""Runs native models with NumPy alone, and models on GPUs with NVIDIA's or OpenCL's package: no TVM, no compiler.
 
 model.py         a loaded model: NumPy arrays in, NumPy arrays out
 calling.py       how models are called
@@ -9,6 +9,7 @@ folder.py        the files of a saved model, checked before anything of them run
 metadata.py      what a model says about itself
 library.py       the C interface of model.so
 native_calls.py  its calls
+device/          models on GPUs
 parts.py         the parts of a model that onnxruntime runs
 
 Nothing here imports anything of stormdrop but its errors.

@@ -33,6 +33,7 @@ from ..verification.verify import Verification
 from .board import Board, BoardModel
 from .compile import CreateModel, PlacedVariant, apply_variants, build, plain_schedules
 from .kernel_library import KernelLibrary
+from .stand_in import stand_in_for
 from .tuned_task import Choice, TunedTask, TunedTasks
 
 PLAIN: Choice = ("plain", {})
@@ -60,6 +61,8 @@ class ModelBuilder:
         self._graph, self._target, self._provenance = graph, target, provenance
         self._create: CreateModel = CompiledModel if board is None else partial(BoardModel, board)
         self.library = library or KernelLibrary(target)
+        self._stand_in = None if board is not None else stand_in_for(target)
+        self._executable: tuple[CompiledModel, CompiledModel] | None = None  # a model, and what stands in for it
         all_schedules = [TaskSchedules.of(task, task.kernel) for task in tasks if task.kernel is not None]
         self._work = {
             each.task.task.index: Work(each.kernel.workload.flops, each.kernel.workload.bytes) for each in all_schedules
@@ -87,6 +90,20 @@ class ModelBuilder:
             library=self.library,
             create=self._create,
         )
+
+    def executable(self, model: CompiledModel, combination: Mapping[int, Choice]) -> CompiledModel:
+        """The model of a combination as this machine can run it: itself, or what stands in for it; see `StandIn`."""
+        if self._stand_in is None:
+            return model
+        if self._executable is None or self._executable[0] is not model:
+            other = self._stand_in.build(self._graph, self._variants(combination), self._placed(combination))
+            self._executable = (model, other)
+        return self._executable[1]
+
+    @property
+    def executed_by(self) -> str:
+        """What runs `executable`, if the machine that the model is for is not here; else empty."""
+        return "" if self._stand_in is None else self._stand_in.words
 
     def build_keeping_denormals(self, combination: Mapping[int, Choice]) -> CompiledModel | None:
         """The model of a combination whose kernels compute with denormals; None if those of `build` do so already."""

@@ -73,6 +73,7 @@ def build(
     work: Mapping[int, Work] | None = None,
     library: KernelLibrary | None = None,
     create: CreateModel = CompiledModel,
+    plain: PlainSchedule | None = None,
 ) -> CompiledModel:
     """Compiles a graph with the variants that were chosen for its tasks, for all of its sizes.
 
@@ -87,6 +88,7 @@ def build(
         work: What a call of each task does, by `Task.index`; stored in the model's metadata.
         library: Keeps the machine code of the kernels. With that of an earlier build, only what is new is compiled.
         create: Makes the model of its program; by default one that runs in this process.
+        plain: Schedules the tasks without a variant; by default as the machine wants them.
 
     Raises:
         ModelError: A variant does not fit its task, or the model cannot be compiled.
@@ -99,7 +101,7 @@ def build(
         scheduled = apply_variants(
             each,
             variants,
-            plain=plain_schedules(target),
+            plain=plain or plain_schedules(target),
             place=place,
             library=library,
             transformed=transformed,

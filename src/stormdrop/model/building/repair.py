@@ -91,7 +91,8 @@ def verified_or_repaired(
         if fault is None:
             return Verified(model, combination, tuple(replaced.values()))
         say("looking for the kernels at fault")
-        errors = kernel_errors(graph.at(fault.sample.feeds), model, fault.sample.feeds)
+        here = builder.executable(model, combination)
+        errors = kernel_errors(graph.at(fault.sample.feeds), here, fault.sample.feeds)
         changed = dict(combination)
         for index in _at_fault(builder, combination, errors):
             others = alternatives.setdefault(index, iter(builder.exact_alternatives(index, combination[index])))

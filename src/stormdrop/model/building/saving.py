@@ -62,7 +62,8 @@ class Verifier:
 
         def write(new: Path) -> None:
             model.write_files(new, self._native)
-            model.metadata = completed(model.reloaded(new))
+            here = self._builder.executable(model, combination)
+            model.metadata = completed(model.reloaded(new) if here is model else here)
             _, checksums, _ = Metadata.from_json((new / METADATA).read_bytes())
             text = model.metadata.to_json(checksums)
             (new / METADATA).write_text(text)
@@ -70,7 +71,7 @@ class Verifier:
 
         try:
             if self._out is None:
-                model.metadata = completed(model)
+                model.metadata = completed(self._builder.executable(model, combination))
             else:
                 save_folder(Path(self._out), write)
                 self.artifact = Path(self._out)
@@ -80,7 +81,9 @@ class Verifier:
 
     def _check(self, model: CompiledModel) -> None:
         """Verifies a model at each size."""
-        self.by_size = [reference.check(model) for reference in self._references]
+        by = f", {self._builder.executed_by}" if self._builder.executed_by else ""
+        checked = (reference.check(model) for reference in self._references)
+        self.by_size = [replace(each, against=each.against + by) for each in checked]
         faults = [each.fault for each in self.by_size if each.fault is not None]
         if len(self.by_size) == 1 or not faults:
             self.last = max(self.by_size, key=lambda each: each.max_error)

@@ -1,6 +1,5 @@
-"""What a compiled model is: a program, a plain list of calls of kernels on planned memory.
+"""What a compiled model is: a program, a plain list of calls of kernels on planned memory (`runtime.program`).
 
-program.py       the program as a value: what it reads and writes, in which order
 check.py         whether a program reads only what was written
 compiled.py      a program with the machine code of its kernels, and its constants
 document.py      a program as JSON, and back

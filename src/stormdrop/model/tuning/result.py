@@ -10,7 +10,7 @@ from typing import Any
 
 import tvm
 
-from ...errors import shown
+from ...errors import TargetError, shown
 from ...machine.contract import Machine
 from ...report.formatting import ascii_time, json_value
 from ...report.headline import headline, never_tuned
@@ -77,7 +77,7 @@ class CompileResult:
         """What the documents of `stormdrop compile` and `stormdrop tune` have in common."""
         return {
             "model": self.name,
-            "target": self.target.machine,
+            "target": _title(self.target),
             "seconds": self.seconds,
             "phases": dict(self.phases),
             "artifact": None if self.artifact is None else str(self.artifact),
@@ -153,7 +153,7 @@ class ModelResult(CompileResult):
         left = never_tuned(document)
         work = f"{len(self.tasks)} kernels, {self.trials} trials, {self.seconds:.1f} s"
         lines = [
-            f"{type(self).__name__} of {shown(self.name)} on {self.target.machine}:",
+            f"{type(self).__name__} of {shown(self.name)} on {_title(self.target)}:",
             f"latency   {headline(document)}",
             *self._size_lines(),
             f"verified  error {self.verified.max_error:.1e} against {self.verified.against}",
@@ -202,3 +202,11 @@ class ModelResult(CompileResult):
             "converged": all(task.converged for task in self.tasks),
             "curve": [list(entry) for entry in self.curve],
         }
+
+
+def _title(target: Machine) -> str:
+    """The identity of a machine; the name of one that is not here."""
+    try:
+        return target.machine
+    except TargetError:
+        return target.name

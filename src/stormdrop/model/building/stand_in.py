@@ -1,0 +1,98 @@
+"""Executes a model for a GPU that is not here: the same schedules, by another device.
+
+    OpenCL     if this machine has a device of it: blocks, threads and barriers as on the GPU (PoCL executes them on CPUs)
+    the CPU    else: blocks and threads as serial loops, in which each thread fetches again what its block shares
+
+Both show wrong indices and wrong arithmetic. Neither shows what the GPU's own code generator does wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from tvm import tirx
+
+from ...codegen.serial_loops import with_serial_loops
+from ...errors import TargetError
+from ...machine.contract import Machine
+from ...machine.cpu import Cpu
+from ...machine.gpu import Gpu
+from ...machine.opencl import OpenCl, opencl_devices
+from ...sketches.contract import Variant
+from ..artifact.artifact import CompiledModel
+from ..graph.graph import Graph
+from .compile import PlacedVariant, build, plain_schedules
+from .fallback import Fallback
+from .kernel_library import KernelLibrary
+
+
+class StandIn:
+    """Executes schedules for a GPU that is not here.
+
+    Args:
+        gpu: The GPU.
+
+    Attributes:
+        words: What executes them, for messages.
+    """
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        devices = opencl_devices()
+        self._machine: Machine = _with_limits(OpenCl.of(devices[0]), gpu) if devices else Cpu.detect()
+        self._library = KernelLibrary(self._machine)
+        by = f"OpenCL on {devices[0].name}" if devices else "serial loops on this CPU"
+        self.words = f"executed by {by}, because there is no {gpu.name} here"
+
+    def build(self, graph: Graph, variants: Mapping[int, Variant], place: PlacedVariant | None) -> CompiledModel:
+        """The model with these schedules, which this machine can run.
+
+        Args:
+            graph: The model.
+            variants: The variant of each task.
+            place: Makes the variants that write into a slice of a wider output.
+
+        Raises:
+            ModelError: It cannot be compiled for what executes it here.
+        """
+        plain = plain_schedules(self._gpu)
+        if isinstance(self._machine, Cpu):
+            variants = {index: _serial(variant) for index, variant in variants.items()}
+            place = None if place is None else _serial_places(place)
+            plain = partial(_serial_plain, plain)
+        return build(graph, variants, self._machine, place=place, library=self._library, plain=plain)
+
+
+def stand_in_for(machine: Machine) -> StandIn | None:
+    """What executes schedules for a GPU that is not here; None for any other machine."""
+    return StandIn(machine) if isinstance(machine, Gpu) and not is_here(machine) else None
+
+
+def is_here(machine: Machine) -> bool:
+    """Whether models for a machine can be run and measured from here."""
+    try:
+        machine.machine  # noqa: B018  raises
+    except TargetError:
+        return False
+    return True
+
+
+def _with_limits(device: OpenCl, gpu: Gpu) -> OpenCl:
+    """The device with the limits of a GPU for blocks, which the device of a CPU can execute."""
+    return replace(device, threads_per_block=gpu.threads_per_block, shared_per_block=gpu.shared_per_block)
+
+
+def _serial(variant: Variant) -> Variant:
+    return replace(variant, main=with_serial_loops(variant.main))
+
+
+def _serial_places(place: PlacedVariant) -> PlacedVariant:
+    return lambda index, where: _serial(place(index, where))
+
+
+def _serial_plain(plain: Callable[[tirx.PrimFunc], Fallback], function: tirx.PrimFunc) -> Any:
+    fallback = plain(function)
+    return replace(fallback, function=with_serial_loops(fallback.function))
