@@ -14,10 +14,13 @@ from ..errors import ArtifactError, InputError, one_line
 from .metadata import Metadata, read_metadata
 
 METADATA, LIBRARY, WEIGHTS = "metadata.json", "model.so", "weights.bin"
+PROGRAM, DEVICE = "program.json", "device.json"
 """The names of the files."""
 
 _NO_MODEL = "no stormdrop model; give a folder that `stormdrop tune` or `stormdrop compile` wrote"
-_NOT_NATIVE = "is no native model, which alone runs without TVM: save it with native=True, or tune it with --native"
+_NOT_NATIVE = "is no native model and none for a GPU: save it with native=True, or tune it with --native"
+_NAMES = (METADATA, LIBRARY, WEIGHTS, PROGRAM, DEVICE)
+_NUMBERED = re.compile(r"foreign_\d+\.onnx|kernels-\d+\.(cl|(\w+\.)?(cubin|ptx))")
 _BLOCK = 1 << 20  # bytes
 _TRIES = 100  # to open the files of one generation
 
@@ -130,7 +133,7 @@ class OpenFolder:
                 stack.callback(os.close, folder)
                 files = {}
                 for name in os.listdir(folder):  # noqa: PTH208  Path takes no descriptor
-                    if name in (METADATA, LIBRARY, WEIGHTS) or re.fullmatch(r"foreign_\d+\.onnx", name):
+                    if name in _NAMES or _NUMBERED.fullmatch(name):
                         file = self._opened_file(name, folder)
                         if file is not None:
                             files[name] = stack.enter_context(file)
@@ -162,6 +165,6 @@ class OpenFolder:
                 f"{self._path}: has the digest {metadata.digest}, not {digest}: "
                 "this is another model than the one meant"
             )
-        if LIBRARY not in metadata.checksums:
+        if LIBRARY not in metadata.checksums and not metadata.device:
             raise ArtifactError(f"{self._path}: {_NOT_NATIVE}")
         return metadata

@@ -46,6 +46,8 @@ class Metadata:
         batched: The inputs along whose first axis a call may have fewer rows than a size.
         parts: The parts that onnxruntime runs.
         keep_denormals: Whether its kernels compute with denormals.
+        device: What executes the kernels if the CPU does not: "cuda" or "opencl".
+        device_name: The name of an OpenCL device.
         stormdrop: The version of stormdrop that made it.
         checksums: The SHA-256 of each other file, by file name.
         digest: The digest of all files of the model.
@@ -60,6 +62,8 @@ class Metadata:
     batched: tuple[str, ...]
     parts: tuple[Part, ...]
     keep_denormals: bool
+    device: str
+    device_name: str
     stormdrop: str
     checksums: dict[str, str]
     digest: str
@@ -100,6 +104,8 @@ def read_metadata(data: bytes) -> Metadata:
         batched=_list(document.get("batched", []), "batched", _text),
         parts=_list(document.get("foreign", []), "foreign", _part),
         keep_denormals=isinstance(target, dict) and bool(target.get("keep_denormals", False)),
+        device=_text(document.get("device", ""), "device"),
+        device_name=_device_name(target),
         stormdrop=_text(document.get("stormdrop"), "stormdrop"),
         checksums=_checksums(document.get("checksums")),
         digest=digest,
@@ -108,6 +114,11 @@ def read_metadata(data: bytes) -> Metadata:
         raise ValueError("its first size is another one")
     check_sizes(sizes, metadata.batched)
     return metadata
+
+
+def _device_name(target: Any) -> str:
+    info = target.get("info") if isinstance(target, dict) else None
+    return _text(info.get("name"), "the name of a device") if isinstance(info, dict) else ""
 
 
 def _size(value: Any, what: str) -> Size:

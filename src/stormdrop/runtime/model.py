@@ -1,23 +1,32 @@
-"""A native model that is loaded: NumPy arrays in, NumPy arrays out."""
+"""A native model, or one for a GPU, that is loaded: NumPy arrays in, NumPy arrays out."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArtifactError, InputError
+import numpy as np
+
+from ..errors import ArtifactError, InputError, one_line
 from .calling import CallableModel
-from .folder import OpenFolder
+from .device import code as device_code
+from .device.calls import DeviceCalls
+from .device.opening import open_device
+from .folder import DEVICE, PROGRAM, WEIGHTS, OpenFolder
 from .inputs import Array, CallInputs
 from .library import NativeModel, library_of
 from .metadata import Metadata
 from .native_calls import NativeCalls
 from .parts import PartCalls, Parts
+from .program import program_of
 
 
 class CompiledModel(CallableModel):
-    """A native model that is ready to run on this machine. `load` makes one.
+    """A native model, or one for a GPU, that is ready to run on this machine. `load` makes one.
 
     It runs at each of its `sizes`: the shapes of a call's inputs say which one that is. Several threads may call one
     model, and several models, at the same time: the calls in progress share the cores out, and those that find no core
@@ -39,12 +48,12 @@ class CompiledModel(CallableModel):
         ```
     """
 
-    def __init__(self, native: NativeModel, metadata: Metadata, folder: Path, parts: PartCalls | None) -> None:
+    def __init__(self, calls: NativeCalls | DeviceCalls, metadata: Metadata, folder: Path, threads: int) -> None:
         self.metadata = metadata
         self.digest = metadata.digest
         self.folder = folder
-        self.threads = native.threads
-        self._calls = NativeCalls(native, parts, len(metadata.inputs), len(metadata.outputs))
+        self.threads = threads
+        self._calls = calls
         self._inputs = CallInputs(metadata.name, metadata.sizes, metadata.batched, metadata.ignored)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
@@ -91,16 +100,17 @@ class CompiledModel(CallableModel):
 
 
 def load(folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:
-    """Loads a native model. This runs code of the folder: load what you trust, or check its digest.
+    """Loads a native model, or one for a GPU. This runs code of the folder: load what you trust, or check its digest.
 
     Args:
-        folder: What `CompiledModel.save(native=True)` of stormdrop wrote.
+        folder: What `CompiledModel.save` of stormdrop wrote, with `native=True` unless it is for a GPU.
         digest: The digest that the model must have. Nothing of the folder runs if it has another one.
         threads: The most threads that one call uses; all usable cores by default.
 
     Raises:
         ArtifactError: The folder holds no native model or one with another digest, its files are damaged, or this CPU
             lacks instructions that the kernels use.
+        DeviceError: It is for a GPU, and that is not here, or cannot run it.
         InputError: `digest` is no digest, or `threads` is no number from 1 to the usable cores.
 
     Example:
@@ -116,6 +126,8 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
     with OpenFolder(path, digest) as files:
         metadata = files.metadata
         parts = Parts(files) if metadata.parts else None
+        if metadata.device:
+            return _on_device(path, files, parts, threads or len(os.sched_getaffinity(0)))
         calls = PartCalls(metadata.name, parts.run) if parts else None
         library, weights = library_of(metadata.name, *files.library()), files.weights()
         try:
@@ -128,4 +140,24 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
     native.check_agreement(str(path), metadata.sizes)
     if parts is not None:
         parts.prepare(native.threads)
-    return CompiledModel(native, metadata, path, calls)
+    native_calls = NativeCalls(native, calls, len(metadata.inputs), len(metadata.outputs))
+    return CompiledModel(native_calls, metadata, path, native.threads)
+
+
+def _on_device(path: Path, files: OpenFolder, parts: Parts | None, threads: int) -> CompiledModel:
+    """The model of a folder for a GPU."""
+    metadata, name = files.metadata, PROGRAM
+    try:
+        program = program_of(json.loads(files.read(PROGRAM)))
+        name = DEVICE
+        code = device_code.from_json(files.read(DEVICE), files.read)
+    except ValueError as error:
+        raise ArtifactError(f"{path}: {name} cannot be read: {one_line(error)}") from error
+    weights = np.frombuffer(files.read(WEIGHTS) if program.constants else b"", np.uint8)
+    constants = [weights[each.offset : each.offset + each.bytes] for each in program.constants]
+    if parts is not None:
+        parts.prepare(threads)
+    opened = partial(open_device, metadata.device, metadata.device_name)
+    calls = DeviceCalls(opened, program, code, constants, parts.run if parts else None)
+    calls.open()
+    return CompiledModel(calls, metadata, path, threads)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ..errors import shown
 from .sizes import TensorInfo
@@ -164,6 +164,38 @@ class Program:
     def constant_bytes(self) -> int:
         """The bytes of the file of the constants."""
         return max((each.offset + each.bytes for each in self.constants), default=0)
+
+
+def program_of(document: Mapping[str, Any]) -> Program:
+    """The program of the content of `program.json`, of which a checksum has shown that it is as it was written.
+
+    Args:
+        document: The content.
+
+    Raises:
+        ValueError: It is none; the message is one line.
+    """
+
+    def info(fields: Mapping[str, Any]) -> TensorInfo:
+        return TensorInfo(fields["name"], tuple(fields["shape"]), fields["dtype"])
+
+    def step(fields: Mapping[str, Any]) -> Step:
+        return Step(**{**fields, "reads": tuple(fields["reads"]), "writes": tuple(fields["writes"])})
+
+    def size(fields: Mapping[str, Any]) -> SizeProgram:
+        return SizeProgram(
+            tuple(map(info, fields["inputs"])),
+            tuple(map(info, fields["outputs"])),
+            tuple(fields["storage"]),
+            tuple(View(**{**view, "shape": tuple(view["shape"])}) for view in fields["views"]),
+            tuple(map(step, fields["steps"])),
+        )
+
+    try:
+        constants = tuple(Constant(**{**each, "shape": tuple(each["shape"])}) for each in document["constants"])
+        return Program(constants, tuple(map(size, document["sizes"])))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it is no program: {error}") from error
 
 
 def main_name(size: int) -> str:

@@ -1,6 +1,6 @@
 """Executes a model for a GPU that is not here: the same schedules, by another device.
 
-    OpenCL     if this machine has a device of it: blocks, threads and barriers as on the GPU (PoCL executes them on CPUs)
+    OpenCL     if this machine has a device of it, such as PoCL: blocks, threads and barriers as on the GPU
     the CPU    else: blocks and threads as serial loops, in which each thread fetches again what its block shares
 
 Both show wrong indices and wrong arithmetic. Neither shows what the GPU's own code generator does wrong.

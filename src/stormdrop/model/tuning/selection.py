@@ -21,6 +21,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ...machine.sharing.foreign_load import LoadWatch, read_counters
+from ...machine.threads import thread_count
 from ...statistics import ratio_interval
 from ...tuning.race import ALPHA, is_faster
 from ..artifact.artifact import CompiledModel
@@ -114,7 +115,8 @@ def fastest_combination(
     Returns:
         The combination of the fastest schedules, and its model.
     """
-    watch, before = LoadWatch(models[0].metadata.target["cores"]), read_counters()
+    cores = models[0].metadata.target.get("cores") or thread_count()  # a GPU has none
+    watch, before = LoadWatch(cores), read_counters()
     seconds = _measured(models, feeds, rounds)
     disturbed = watch.suspect(read_counters() - before) or doubts.disturbed
     standing, others = _without_doubt(combinations, seconds, replace(doubts, disturbed=disturbed))

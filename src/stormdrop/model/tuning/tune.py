@@ -100,8 +100,9 @@ def tune_model(
             `torch.export.ExportedProgram`; or a Relax `tvm.IRModule`, whose function `main` is the model.
         example_inputs: The inputs of a torch module: a tuple of its positional arguments, or a mapping of those that it
             takes by name. Their values do not matter, their shapes and types do.
-        target: The machine to tune for; this machine's CPU by default, or a GPU (`stormdrop.parse_machine`). If it has a runner (`Cpu.with_runner`), the model is
-            tuned, verified and timed there, and saved for it; the result's model cannot be run here.
+        target: The machine to tune for: this machine's CPU by default, or a GPU (`stormdrop.parse_machine`). If a CPU
+            has a runner (`Cpu.with_runner`), the model is tuned, verified and timed there, and saved for it; the
+            result's model cannot be run here.
         search: The name of the search.
         options: Options of the search, by name.
         trials: The most distinct candidates to measure, over all kernels.

@@ -74,7 +74,7 @@ class GpuContraction:
         schedule.reverse_compute_at(output, tiled.threads, preserve_unit_loops=True)
         count = math.prod(config[name][THREAD] for name, _ in fused.axes.spatial)
         for position in range(2):
-            staged = schedule.cache_read(block, position, "shared")
+            staged = schedule.cache_read(block, position, "shared", [block])  # what follows may read it as well
             fetch_together(schedule, staged, tiled.steps, count, config[f"fetch{position}"])
         for stage in fused.producers:
             schedule.compute_inline(schedule.get_sblock(stage.name))

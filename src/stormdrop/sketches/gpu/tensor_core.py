@@ -102,7 +102,7 @@ def schedule_matmul(workload: Workload, config: Mapping[str, Any], tensorized: b
     _share_among_threads(schedule, output, 1, count, config["write"])
     loaded = []
     for position, fragment in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
-        staged = schedule.cache_read(block, position, _SHARED)
+        staged = schedule.cache_read(block, position, _SHARED, [block])  # what follows may read it as well
         schedule.compute_at(staged, k0)
         _share_among_threads(schedule, staged, 3, count, config[f"fetch{position}"])
         if config["padding"]:

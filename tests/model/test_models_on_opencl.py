@@ -1,0 +1,220 @@
+"""Models that an OpenCL device executes: PoCL on this machine's cores will do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+from tiny_models import attention_model, make_model, residual_model
+
+import stormdrop as sd
+from stormdrop import runtime
+from stormdrop.errors import ArtifactError, DeviceError, InputError
+from stormdrop.machine.opencl import opencl_devices
+from stormdrop.model.artifact.artifact_files import DEVICE, METADATA
+from stormdrop.model.profile import profile
+
+pytestmark = [
+    pytest.mark.compiles,
+    pytest.mark.skipif(
+        not opencl_devices(), reason="OpenCL finds no device here (it needs pyopencl and a driver such as PoCL)"
+    ),
+]
+
+Array = NDArray[Any]
+
+
+def seeded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with weights that differ, so that a permutation is seen."""
+    rng = np.random.default_rng(5)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            values = rng.uniform(0.1, 0.4, tuple(tensor.dims)).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    return model
+
+
+def concatenated() -> onnx.ModelProto:
+    """Two convolutions whose results are one tensor, which a third one reads."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], kernel_shape=[1, 1]),
+        helper.make_node("Conv", ["x", "w2"], ["b"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Concat", ["a", "b"], ["c"], axis=1),
+        helper.make_node("Conv", ["c", "w3"], ["y"], kernel_shape=[1, 1]),
+    ]
+    weights = {"w1": (8, 4, 1, 1), "w2": (24, 4, 3, 3), "w3": (16, 32, 1, 1)}
+    return make_model(nodes, weights, {"x": (1, 4, 7, 7)}, {"y": (1, 16, 7, 7)})
+
+
+def with_a_part() -> onnx.ModelProto:
+    """A kernel, NonZero, which onnxruntime runs, and another kernel."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("NonZero", ["r"], ["i"]),
+        helper.make_node("Softmax", ["a"], ["y"]),
+    ]
+    model = make_model(nodes, {"w": (8, 8)}, {"x": (4, 8)}, {"y": (4, 8)})
+    model.graph.output.append(helper.make_tensor_value_info("i", onnx.TensorProto.INT64, [2, None]))
+    return model
+
+
+def expected(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)  # type: ignore[no-any-return]
+
+
+def drawn(model: Any, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {info.name: rng.uniform(-1, 1, info.shape).astype(info.dtype) for info in model.inputs}
+
+
+@pytest.fixture(scope="module")
+def target() -> Any:
+    return sd.parse_machine("opencl")
+
+
+@pytest.fixture(scope="module")
+def residual(target: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[onnx.ModelProto, Path]:
+    source, folder = seeded(residual_model()), tmp_path_factory.mktemp("models") / "residual.sd"
+    sd.compile_model(source, target=target, out=folder, fresh=True)
+    return source, folder
+
+
+@pytest.mark.parametrize("make", [residual_model, attention_model, concatenated, with_a_part])
+def test_it_computes_what_the_model_says(make: Callable[[], onnx.ModelProto], target: Any) -> None:
+    source = seeded(make())
+    model = sd.compile_model(source, target=target, fresh=True)
+    for seed in (1, 2):  # what a call leaves in memory does not reach the next one
+        feeds = drawn(model, seed)
+        results = model.run(feeds)
+        for info, right in zip(source.graph.output, expected(source, feeds), strict=True):
+            np.testing.assert_allclose(results[info.name], right, rtol=2e-5, atol=1e-5)
+
+
+def test_inputs_of_a_concatenation_are_written_in_place(target: Any) -> None:
+    model = sd.compile_model(seeded(concatenated()), target=target, fresh=True)
+    names = [step.name for step in model.program.sizes[0].steps]
+    assert [name for name in names if "_of32" in name] and not [name for name in names if "concatenate" in name]
+
+
+def test_tuned_saved_and_run_in_a_process_without_tvm(target: Any, tmp_path: Path) -> None:
+    source, folder = seeded(residual_model()), tmp_path / "tuned.sd"
+    result = sd.tune_model(source, target=target, trials=6, time="30s", search="random", fresh=True, out=folder)
+    document = result.to_json()
+    assert document["trials"] == 6 and document["latency"]["seconds"] > 0
+    assert document["verified"]["max_error"] < 1e-4 and document["target"] == target.machine
+    feeds = drawn(result.model)
+    np.savez(tmp_path / "x.npz", **feeds)
+    script = (
+        "import sys, numpy as np; from stormdrop import runtime\n"
+        f"model = runtime.load({str(folder)!r})\n"
+        f"y = model.run(dict(np.load({str(tmp_path / 'x.npz')!r})))\n"
+        f"np.savez({str(tmp_path / 'y.npz')!r}, **y); print('tvm' in sys.modules, 'msgspec' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.strip() == "False False"
+    (right,) = expected(source, feeds)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], right, rtol=2e-5, atol=1e-5)
+
+
+def test_several_threads_call_one_model(residual: tuple[onnx.ModelProto, Path]) -> None:
+    source, folder = residual
+    model = sd.load(folder)
+    feeds = [drawn(model, seed) for seed in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(lambda each: model.run(each)["y"], feeds))
+    for each, result in zip(feeds, results, strict=True):
+        np.testing.assert_allclose(result, expected(source, each)[0], rtol=2e-5, atol=1e-5)
+
+
+def test_each_size_and_fewer_rows(target: Any) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    source = seeded(make_model(nodes, {"w": (6, 10)}, {"x": ("n", 6)}, {"y": ("n", 10)}))
+    model = sd.compile_model(source, target=target, shapes={"x": ((2, 5), 6)}, fresh=True)
+    for rows in (2, 5, 3):
+        x = np.random.default_rng(rows).uniform(-1, 1, (rows, 6)).astype(np.float32)
+        np.testing.assert_allclose(model(x), expected(source, {"x": x})[0], rtol=2e-5, atol=1e-5)
+    with pytest.raises(InputError, match="has no size x=6x6"):
+        model(np.zeros((6, 6), np.float32))
+
+
+def test_steps_are_timed_by_the_device(residual: tuple[onnx.ModelProto, Path]) -> None:
+    model = sd.load(residual[1])
+    feeds = drawn(model)
+    times = model.profile(feeds)
+    assert [name for name, _ in times] == [step.symbol for step in model.program.sizes[0].steps]
+    assert all(seconds > 0 for _, seconds in times) and model.seconds(feeds) > 0
+    profiled = profile(model, feeds, rounds=3)
+    assert {kernel.name for kernel in profiled.kernels} == {name for name, _ in times}
+    assert any(kernel.layers for kernel in profiled.kernels)
+
+
+def test_an_observer_sees_what_kernels_read_and_write(residual: tuple[onnx.ModelProto, Path]) -> None:
+    model = sd.load(residual[1])
+    feeds, seen = drawn(model), []
+
+    def look(step: Any, before: bool, arguments: Callable[[], list[Array]]) -> None:
+        if not before:
+            seen.append(arguments()[-1].copy())
+
+    results = model.observed(look).run(feeds)
+    np.testing.assert_array_equal(seen[-1].reshape(-1), results["y"].reshape(-1))
+    np.testing.assert_array_equal(results["y"], model.run(feeds)["y"])
+
+
+def damaged(folder: Path, name: str, text: str, copy: Path) -> Path:
+    """A copy of a model whose file has another content, and a checksum that fits."""
+    copy.mkdir()
+    for file in folder.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    (copy / name).write_text(text)
+    metadata = json.loads((copy / METADATA).read_text())
+    metadata["checksums"][name] = sd.model.artifact.artifact_files.checksum(copy / name)
+    metadata["digest"] = "0" * 64
+    (copy / METADATA).write_text(json.dumps(metadata))
+    return copy
+
+
+@pytest.mark.parametrize("load", [sd.load, runtime.load])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "device.json cannot be"),
+        ('{"kernels": {}, "images": []}', "a kernel fused_.* of . parameters is not there"),
+        ('{"kernels": {"k": {"launches": [["e", [0], [0, 1, 1], [1, 1, 1], 0]], "parameters": 1, "scratch": []}}, '
+         '"images": []}', "no number of blocks or threads"),
+        ('{"kernels": {"k": {"launches": [["e", [1], [1, 1, 1], [1, 1, 1], 0]], "parameters": 1, "scratch": []}}, '
+         '"images": []}', "kernel k: e takes an argument that there is not"),
+    ],
+)  # fmt: skip
+def test_what_is_damaged_is_refused_in_one_line(
+    residual: tuple[onnx.ModelProto, Path], load: Any, text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ArtifactError, match=message) as error:
+        load(damaged(residual[1], DEVICE, text, tmp_path / "bad.sd"))
+    assert "\n" not in str(error.value)
+
+
+def test_code_that_the_driver_refuses(residual: tuple[onnx.ModelProto, Path], tmp_path: Path) -> None:
+    for load in (sd.load, runtime.load):
+        folder = damaged(residual[1], "kernels-0.cl", "no OpenCL", tmp_path / load.__module__)
+        with pytest.raises(DeviceError, match="its compiler refuses the kernels") as error:
+            load(folder)
+        assert "\n" not in str(error.value)
+
+
+def test_native_is_refused(target: Any, tmp_path: Path) -> None:
+    with pytest.raises((ArtifactError, InputError), match="needs no TVM to run as it is: leave native out"):
+        sd.tune_model(residual_model(), target=target, native=True, out=tmp_path / "m.sd")
