@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import tvm
+from tvm import te
 
 from stormdrop import operators
 from stormdrop.codegen.compile import compile_together
@@ -54,6 +55,30 @@ def test_the_right_answer(name: str) -> None:
             for output, wanted in zip(outputs, expected, strict=True):
                 error = np.abs(output.numpy() - wanted).max() / max(np.abs(wanted).max(), 1e-30)
                 assert error < 1e-4, (sketch.name, space.config(point))
+
+
+def residual(rows: int, columns: int) -> Workload:
+    """x @ w + x: what follows the product reads one of its operands."""
+    x, w = te.placeholder((rows, columns), name="x"), te.placeholder((columns, columns), name="w")
+    k = te.reduce_axis((0, columns))
+    product = te.compute((rows, columns), lambda i, j: te.sum(x[i, k] * w[k, j], k), name="product")
+    y = te.compute((rows, columns), lambda i, j: product[i, j] + x[i, j], name="y")
+    return Workload.create("residual", te.create_prim_func([x, w, y]), (1,))
+
+
+@pytest.mark.compiles
+def test_what_follows_a_contraction_may_read_its_operand() -> None:
+    work, rng = residual(24, 16), np.random.default_rng(0)
+    inputs = work.random_inputs(0)
+    (expected,) = evaluate_graph(work.graph, inputs)
+    ((sketch, space),) = sketches_for(work, A100)
+    assert sketch.name == GpuContraction.name
+    points = [space.origin, *(space.sample(rng) for _ in range(3))]
+    functions = [with_serial_loops(sketch.apply(work, A100, space.config(point)).main) for point in points]
+    for kernel in compile_together(functions, Cpu.detect().tvm()):
+        output = tvm.runtime.empty((24, 16), "float32")
+        kernel.call(*(tvm.runtime.tensor(array) for array in inputs), output)
+        np.testing.assert_allclose(output.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.compiles
