@@ -160,7 +160,7 @@ def compile_model_with(
         run.say("verifying")
         right = Verifier(builder, references, out, native, options.seed)
         verified = verified_or_repaired(graph, builder, built, builder.winners, right, run.say)
-        report = chosen_precision.report(verified.model)
+        report = chosen_precision.report(builder.executable(verified.model, verified.combination))
     return CompileResult(
         model=verified.model,
         name=graph.name,

@@ -61,7 +61,7 @@ class ModelBuilder:
         self._graph, self._target, self._provenance = graph, target, provenance
         self._create: CreateModel = CompiledModel if board is None else partial(BoardModel, board)
         self.library = library or KernelLibrary(target)
-        self._stand_in = None if board is not None else stand_in_for(target)
+        self._stand_in = None if board is not None else stand_in_for(target, graph)
         self._executable: tuple[CompiledModel, CompiledModel] | None = None  # a model, and what stands in for it
         all_schedules = [TaskSchedules.of(task, task.kernel) for task in tasks if task.kernel is not None]
         self._work = {

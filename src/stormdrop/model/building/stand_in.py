@@ -1,6 +1,7 @@
 """Executes a model for a GPU that is not here: the same schedules, by another device.
 
-    OpenCL     if this machine has a device of it, such as PoCL: blocks, threads and barriers as on the GPU
+    OpenCL     if this machine has a device of it, such as PoCL, and the model is in types that OpenCL has: blocks,
+               threads and barriers as on the GPU
     the CPU    else: blocks and threads as serial loops, in which each thread fetches again what its block shares
 
 Both show wrong indices and wrong arithmetic. Neither shows what the GPU's own code generator does wrong.
@@ -34,14 +35,15 @@ class StandIn:
 
     Args:
         gpu: The GPU.
+        graph: The model.
 
     Attributes:
         words: What executes them, for messages.
     """
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, graph: Graph) -> None:
         self._gpu = gpu
-        devices = opencl_devices()
+        devices = () if _needs_half(graph) else opencl_devices()
         self._machine: Machine = _with_limits(OpenCl.of(devices[0]), gpu) if devices else Cpu.detect()
         self._library = KernelLibrary(self._machine)
         by = f"OpenCL on {devices[0].name}" if devices else "serial loops on this CPU"
@@ -66,9 +68,9 @@ class StandIn:
         return build(graph, variants, self._machine, place=place, library=self._library, plain=plain)
 
 
-def stand_in_for(machine: Machine) -> StandIn | None:
-    """What executes schedules for a GPU that is not here; None for any other machine."""
-    return StandIn(machine) if isinstance(machine, Gpu) and not is_here(machine) else None
+def stand_in_for(machine: Machine, graph: Graph) -> StandIn | None:
+    """What executes a model's schedules for a GPU that is not here; None for any other machine."""
+    return StandIn(machine, graph) if isinstance(machine, Gpu) and not is_here(machine) else None
 
 
 def is_here(machine: Machine) -> bool:
@@ -78,6 +80,12 @@ def is_here(machine: Machine) -> bool:
     except TargetError:
         return False
     return True
+
+
+def _needs_half(graph: Graph) -> bool:
+    """Whether a kernel reads or writes bfloat16 or float16, which not every OpenCL device has."""
+    dtypes = {str(buffer.dtype) for task in graph.tasks for buffer in task.function.params}
+    return bool(dtypes & {"bfloat16", "float16"})
 
 
 def _with_limits(device: OpenCl, gpu: Gpu) -> OpenCl:

@@ -20,7 +20,7 @@ from typing import Any
 from ...errors import InputError, ModelError
 from ...ir.contractions.contraction import is_contraction
 from ...ir.stages import StageGraph
-from ...machine.contract import OPENCL, Machine
+from ...machine.contract import Machine
 from ...machine.cpu import Cpu
 from ...report.formatting import precision_in_words
 from ...sketches.knowledge import multiplies_bfloat16
@@ -137,10 +137,10 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
         graph: The model in float32.
         references: What it should compute, at each size.
         options: How it is tuned. `max_error` is the error that `auto` allows.
-        machine: The machine that it is for. A warning is logged if it multiplies bfloat16 no faster than float32.
+        machine: The machine that it is for: a CPU. A warning is logged if it multiplies bfloat16 no faster than float32.
 
     Raises:
-        InputError: The machine's code generator has no bfloat16.
+        InputError: The machine is a GPU.
         ModelError: The model cannot be verified in bfloat16: NumPy does not know one of its functions, or onnxruntime
             runs a part of it, which may jump with the last bits of what it reads.
     """
@@ -152,9 +152,11 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
             f"{graph.name}: onnxruntime runs {', '.join(operators)}: such a model cannot be verified in bfloat16; "
             f"leave out --precision (precision= in Python)"
         )
-    if machine.device == OPENCL:
-        raise InputError(f"target {machine.name}: OpenCL has no bfloat16; leave out --precision (precision= in Python)")
-    if isinstance(machine, Cpu) and not multiplies_bfloat16(machine):
+    if not isinstance(machine, Cpu):
+        raise InputError(
+            f"target {machine.name}: models on GPUs compute in float32; leave out --precision (precision= in Python)"
+        )
+    if not multiplies_bfloat16(machine):
         _logger.warning(
             "%s has no fast unit for bfloat16 (stormdrop doctor): the model will be smaller, but hardly faster",
             machine.name,
