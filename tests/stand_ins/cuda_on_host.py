@@ -38,6 +38,8 @@ SANITIZERS = ("thread", "address")
 _HEADER = Path(__file__).with_name("cuda_on_host.h")
 _OPTIONS = ("-std=c++20", "-O1", "-g", "-fno-strict-aliasing", "-pthread", "-w")
 _SECONDS = 600.0  # of compiling or running one kernel, at most
+_ANY = "struct host_any { void* data; template <typename T> operator T*() const { return (T*)data; } };"
+_KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\)')
 _KINDS = re.compile(r"(?:WARNING|ERROR): (?:Thread|Address)Sanitizer: ([\w-]+(?: [a-z]+)*)|(host fault: [^(]+)")
 
 
@@ -84,6 +86,36 @@ def execute_on_host(
         return tuple(
             pool.map(lambda *of: _execute(compiler, program, arrays, tuple(outputs), *of), sanitizers, headers)
         )
+
+
+def library_of(source: str, folder: Path) -> Path:
+    """A library with the kernels of a CUDA source, for `stand_ins.cuda_driver`.
+
+    Args:
+        source: The source that TVM generates.
+        folder: Where the library is put.
+
+    Raises:
+        MeasureError: There is no g++, or it does not compile the source.
+    """
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise MeasureError("there is no g++ on the PATH")
+    kernels = {name: parameters.count(",") + 1 for name, parameters in _KERNEL.findall(source)}
+    listed = "".join(f"{name} {count}\\n" for name, count in kernels.items())
+    lines = [
+        f'#include "{_HEADER.name}"',
+        _without_cuda(source),
+        _ANY,
+        f'extern "C" {{ const char* host_kernels = "{listed}";',
+    ]
+    for name, count in kernels.items():
+        arguments = ", ".join(f"host_any{{a[{position}]}}" for position in range(count))
+        launch = f"host_launch({{e[0], e[1], e[2]}}, {{e[3], e[4], e[5]}}, [=] {{ {name}({arguments}); }});"
+        lines.append(f"void host_run_{name}(void** a, const int* e) {{ {launch} }}")
+    (folder / "kernels.cc").write_text("\n".join([*lines, "}"]))
+    _compile(compiler, "", folder, f"-I{_HEADER.parent}", "-shared", "-fPIC", "-o", "kernels.so", "kernels.cc")
+    return folder / "kernels.so"
 
 
 @cache
@@ -144,8 +176,7 @@ def _without_cuda(source: str) -> str:
 
 def _main(launches: Sequence[KernelLaunch], sizes: dict[str, int], outputs: dict[str, Array], given: Any) -> str:
     """A program that reads the arguments, launches the kernels, and writes the outputs."""
-    lines = ["struct host_any { void* data; template <typename T> operator T*() const { return (T*)data; } };"]
-    lines += ["int main() {"]
+    lines = [_ANY, "int main() {"]
     for name, size in sizes.items():
         path = f'"{name}"' if name in outputs or name in given else "nullptr"
         lines.append(f"  host_any {name}{{host_read({path}, {size})}};")

@@ -3,6 +3,7 @@
 contract.py      what a device does: allocate, upload, launch, wait, time, capture
 code.py          the kernels of a model for a device, and how they are launched
 cuda.py          the device that CUDA drives
+cuda_context.py  the context of an NVIDIA GPU, and what its driver's errors mean
 opencl.py        the device that OpenCL drives
 opening.py       opens one of them
 execution.py     executes a program on a device

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ArtifactError
 from ..inputs import Array, Given
@@ -15,6 +15,7 @@ from ..parts import RunPart
 from ..program import Program
 from .code import DeviceCode
 from .contract import Device
+from .device_array import DeviceArray
 from .execution import DeviceExecution, DeviceProgram, Observer
 
 if TYPE_CHECKING:
@@ -94,6 +95,24 @@ class DeviceCalls:
         """
         with self._execution(given.wanted.index) as execution:
             return execution.run(given.arrays, given.rows)
+
+    def run_on_device(self, size: int, arrays: Sequence[Any], stream: Any = None) -> list[DeviceArray]:
+        """Runs the model on arrays in the memory of the device. See `DeviceExecution.run_on_device`.
+
+        Args:
+            size: The position of the size whose inputs they are.
+            arrays: The inputs in their order.
+            stream: The caller's stream.
+
+        Returns:
+            The outputs. They belong to the caller; the stream fills them.
+
+        Raises:
+            DeviceError: As for a call.
+            InputError: An input is none that the device can read.
+        """
+        with self._execution(size) as execution:
+            return execution.run_on_device(arrays, stream)
 
     def profile(self, given: Given) -> list[tuple[str, float]]:
         """Runs the model, and times its steps.

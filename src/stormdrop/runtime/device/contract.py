@@ -9,7 +9,8 @@ The two differ in nothing else. `execution` makes all that a model needs of thes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
 
 from ..inputs import Array
 from .code import Image, Launch
@@ -145,3 +146,56 @@ class Device(Protocol):
 
     def queue(self) -> Queue:
         """Another queue."""
+
+
+@runtime_checkable
+class StreamQueue(Protocol):
+    """A queue whose work can go into the stream of somebody else."""
+
+    def on(self, stream: int) -> AbstractContextManager[None]:
+        """Puts work into a stream of somebody else, after what is in this queue, which then waits for the work.
+
+        Args:
+            stream: The stream.
+        """
+
+    def copy(self, source: Memory, target: Memory, size: int) -> None:
+        """As `Queue.copy`."""
+
+
+@runtime_checkable
+class StreamDevice(Protocol):
+    """A device on whose memory other libraries of this process work too.
+
+    Attributes:
+        name: What messages call it.
+        gpu: Its number in this process.
+    """
+
+    name: str
+    gpu: int
+
+    def allocate(self, size: int) -> Memory:
+        """As `Device.allocate`. The memory has the attributes `address` and `size`."""
+
+    def at(self, address: int) -> Memory:
+        """Memory of somebody else.
+
+        Args:
+            address: Where it begins.
+        """
+
+    def gpu_of(self, address: int) -> int | None:
+        """The number of the GPU in whose memory an address is; None for one that CUDA does not know.
+
+        Args:
+            address: The address.
+        """
+
+    def order(self, first: int, then: int) -> None:
+        """Has what is put into a stream from now on wait for what another one has.
+
+        Args:
+            first: The stream that is waited for.
+            then: The stream that waits.
+        """

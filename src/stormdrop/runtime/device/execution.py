@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import ArtifactError, ModelError
+from ...errors import ArtifactError, InputError, ModelError
 from ..inputs import Array, copy_rows, dtype_of
 from ..parts import RunPart
 from ..program import Program, SizeProgram, Step, View, bytes_of, offsets_of
 from ..sizes import OPEN, TensorInfo
 from .code import DeviceCode, DeviceKernel, Launch
-from .contract import Device, Memory, Work
+from .contract import Device, Memory, StreamDevice, StreamQueue, Work
+from .device_array import DeviceArray, given_array, stream_number
 
 Observer = Callable[[Step, bool, Callable[[], list[Array]]], None]
 """Is told of each step before it is run (True) and after it (False). The function gives the arguments as arrays."""
@@ -82,7 +83,21 @@ class DeviceExecution:
         self._prepared = [self._prepare(program, step) for step in self._size.steps]
         self._made: dict[int, Array] = {}  # outputs whose shape depends on data, by their positions
         self._call = self._captured(self._uploads, self._downloads)
-        self._on_device: Sequence[Work] | None = None
+
+    @cached_property
+    def _on_device(self) -> Sequence[Work]:
+        """The work of a call without the copies of its inputs and outputs."""
+        return self._captured()
+
+    @cached_property
+    def _shared(self) -> tuple[StreamDevice, StreamQueue]:
+        """The device and the queue, if other libraries can work on the same memory. Else raises `InputError`."""
+        device, queue = self._device, self._queue
+        if not isinstance(device, StreamDevice) or not isinstance(queue, StreamQueue):
+            raise InputError(f"{device.name}: arrays in the memory of a GPU are taken by CUDA only")
+        if any(step.kind == "part" for step in self._size.steps):
+            raise InputError("onnxruntime runs a part of the model on this machine: give arrays of this machine")
+        return device, queue
 
     def _prepare(self, program: DeviceProgram, step: Step) -> list[Any]:
         """The launches of a step that is a kernel."""
@@ -121,6 +136,45 @@ class DeviceExecution:
         self._queue.wait()
         outputs = [self._made.get(index, staged) for index, staged in enumerate(self._outputs)]
         return [(output if rows is None else output[:rows]).copy() for output in outputs]
+
+    def run_on_device(self, arrays: Sequence[Any], stream: Any = None) -> list[DeviceArray]:
+        """Executes the program on arrays in the memory of the device, without waiting for it.
+
+        The inputs are copied to the memory of the program, and the outputs from it, by work in the caller's stream.
+
+        Args:
+            arrays: The inputs: anything with `__dlpack__` or `__cuda_array_interface__`, as torch, CuPy, JAX and Numba
+                have it. They have to stay as they are until the stream has come so far.
+            stream: The caller's stream: its handle, or a stream of torch, CuPy or Numba; None is the default stream.
+
+        Returns:
+            The outputs. They belong to the caller; the stream fills them.
+
+        Raises:
+            DeviceError: The device has too little memory, or the stream is being captured.
+            InputError: An input is in other memory, of another type or shape, or not contiguous; CUDA does not drive
+                this device; or the model has parts that this machine runs.
+        """
+        (device, queue), steps = self._shared, self._on_device
+        number, infos = stream_number(stream), self._size.inputs
+        given = [
+            given_array(array, info, device.gpu, device.gpu_of, number)
+            for array, info in zip(arrays, infos, strict=True)
+        ]
+        outputs = [device.allocate(memory.size) for memory in self._memory.outputs]
+        with queue.on(number):
+            for (array, _), info, memory in zip(given, infos, self._memory.inputs, strict=True):
+                if array.stream is not None:
+                    device.order(array.stream, number)
+                queue.copy(device.at(array.address), memory, bytes_of(info.shape, info.dtype))
+            for work in steps:
+                work()
+            for source, target in zip(self._memory.outputs, outputs, strict=True):
+                queue.copy(source, target, target.size)
+        return [
+            DeviceArray(memory, info, device.gpu, number, device.order)
+            for memory, info in zip(outputs, self._size.outputs, strict=True)
+        ]
 
     def profile(self, arrays: Sequence[Array]) -> list[tuple[str, float]]:
         """Executes the program step by step, and times the steps by the device's clock.
@@ -169,8 +223,6 @@ class DeviceExecution:
             calls: How many calls are timed, one after the other.
         """
         self._begin(arrays)
-        if self._on_device is None:
-            self._on_device = self._captured()
         return self._queue.seconds(partial(_all, [*self._on_device] * calls)) / calls
 
     def _begin(self, arrays: Sequence[Array]) -> None:
