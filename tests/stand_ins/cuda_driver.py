@@ -160,15 +160,16 @@ class CudaDriver:
         self._retained: list[int] = [0] * gpus
         self._memory: dict[int, _Memory] = {}
         self._pinned: dict[int, Any] = {}
+        self._damaged: list[str] = []
         self._local = threading.local()
         self._started = False
 
     def leaks(self) -> list[str]:
-        """What was not given back."""
+        """What was not given back, and memory beside which something was written."""
         things = [f"{type(thing).__name__} {number}" for number, thing in self._things.items() if number > 2]
         memory = [f"{memory.size} bytes" for memory in self._memory.values()]
         contexts = [f"context {gpu}" for gpu, count in enumerate(self._retained) if count]
-        return [*things, *memory, *(["pinned"] * len(self._pinned)), *contexts, *map(str, self._stack)]
+        return [*self._damaged, *things, *memory, *(["pinned"] * len(self._pinned)), *contexts, *map(str, self._stack)]
 
     @property
     def used(self) -> int:
@@ -204,7 +205,7 @@ class CudaDriver:
 
     @_driver_function(1, context=False)
     def cuDeviceGetName(self, length: int, device: int) -> Any:
-        return b"Stand-in".ljust(length, b"\0")
+        return b"Stand-in\0".ljust(length)  # spaces, as the package has them
 
     @_driver_function(1, context=False)
     def cuDeviceGetAttribute(self, attribute: int, device: int) -> Any:
@@ -230,7 +231,7 @@ class CudaDriver:
     def cuCtxPopCurrent(self) -> Any:
         return self._stack.pop()
 
-    def cuGetErrorString(self, code: CUresult) -> tuple[CUresult, bytes]:
+    def cuGetErrorString(self, code: int) -> tuple[Any, bytes]:
         return CUresult.CUDA_SUCCESS, f"text of {int(code)}".encode()
 
     # --------------------------------------------------------------------------------------------------------- memory
@@ -257,7 +258,8 @@ class CudaDriver:
         memory = self._memory.pop(address)
         begin = address - memory.buffer.ctypes.data
         outside = np.concatenate([memory.buffer[:begin], memory.buffer[begin + memory.size :]])
-        _expect(bool((outside == _FILL).all()), "memory beside an allocation was written")
+        if (outside != _FILL).any():  # whoever frees memory may not be able to raise
+            self._damaged.append(f"memory beside {memory.size} bytes was written")
 
     @_driver_function(1)
     def cuMemHostAlloc(self, size: int, flags: int) -> Any:

@@ -280,6 +280,18 @@ def test_no_driver() -> None:
     )
 
 
+class OldDriver(CudaDriver):
+    def cuGraphUpload(self, executable: int, stream: int) -> Any:
+        raise RuntimeError("function cuGraphUpload is not found")
+
+
+def test_a_driver_that_is_too_old_for_the_package() -> None:
+    assert refusal(lambda: executed(OldDriver(KERNELS, version=12_040))) == (
+        "Stand-in: cannot upload a graph: the driver, which is for CUDA 12.4, is too old for this cuda-bindings"
+        " (RuntimeError: function cuGraphUpload is not found): install a newer driver or an older cuda-bindings"
+    )
+
+
 def test_a_driver_that_is_too_old() -> None:
     assert refusal(lambda: CudaDevice(0, CudaDriver(version=11_080))) == (
         "the NVIDIA driver here is for CUDA 11.8, and CUDA 12 or newer is needed: install driver 525 or newer"
@@ -426,6 +438,20 @@ def test_the_stand_in_refuses_what_is_wrong(driver: CudaDriver, x: Array) -> Non
     misuse(lambda: driver.cuStreamSynchronize(1), "no context is current")
     misuse(lambda: in_context(driver, "cuStreamSynchronize", 999), "was destroyed")
     misuse(lambda: in_context(driver, "cuMemFree", memory.address + 1), "not allocated")
+
+
+def test_the_stand_in_finds_what_is_written_beside_memory(x: Array) -> None:
+    def beyond(groups: Any, items: Any, x: int, y: int) -> None:
+        ctypes.memset(y + BYTES, 0, 4)
+
+    driver = CudaDriver({"double_kernel": Kernel(2, beyond)})
+    device = CudaDevice(0, driver)
+    queue, memory = device.queue(), device.allocate(BYTES)
+    queue.launch(device.prepare(device.load(CODE.images)("double_kernel"), DOUBLE.launches[0], [memory, memory]))
+    queue.wait()
+    del memory, queue, device
+    gc.collect()
+    assert driver.leaks() == [f"memory beside {BYTES} bytes was written"]
 
 
 # ------------------------------------------------------------------------------------- TVM's kernels, executed by g++

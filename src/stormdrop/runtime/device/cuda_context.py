@@ -56,11 +56,12 @@ class CudaContext:
     def __init__(self, index: int, driver: Any) -> None:
         self.driver, self.gpu, self.name = driver, index, f"GPU {index}"
         try:
-            version = self.call("ask for the driver's version", driver.cuDriverGetVersion)
+            code, version = driver.cuDriverGetVersion()
         except RuntimeError as error:
             raise DeviceError(
                 f"there is no NVIDIA driver here, which CUDA needs (libcuda.so.1 does not load: {one_line(error)})"
             ) from error
+        self.check("ask for the driver's version", code)
         self.version = f"{version // 1000}.{version % 1000 // 10}"
         if version < _OLDEST:
             raise DeviceError(
@@ -77,7 +78,7 @@ class CudaContext:
         if not 0 <= index < count:
             raise DeviceError(f"there is no GPU {index}: this process has {count}, numbered from 0")
         self.device = self.call("open it", driver.cuDeviceGet, index)
-        self.name = self.call("ask for its name", driver.cuDeviceGetName, 256, self.device).rstrip(b"\0").decode()
+        self.name = self.call("ask for its name", driver.cuDeviceGetName, 256, self.device).partition(b"\0")[0].decode()
         self._context = self.call("make a context", driver.cuDevicePrimaryCtxRetain, self.device)
         weakref.finalize(self, driver.cuDevicePrimaryCtxRelease, self.device)
 
@@ -97,10 +98,15 @@ class CudaContext:
             *arguments: Its arguments.
 
         Raises:
-            DeviceError: It has failed.
-            RuntimeError: The driver has no such function.
+            DeviceError: It has failed, or the driver has no such function.
         """
-        code, *values = function(*arguments)
+        try:
+            code, *values = function(*arguments)
+        except RuntimeError as error:
+            raise DeviceError(
+                f"{self.name}: cannot {doing}: the driver, which is for CUDA {self.version}, is too old for this"
+                f" cuda-bindings ({one_line(error)}): install a newer driver or an older cuda-bindings"
+            ) from error
         if code:
             self.check(doing, code)
         return values[0] if values else None

@@ -278,12 +278,7 @@ def _is_contiguous(shape: Sequence[int], strides: Sequence[int] | None, step: in
 
 # What readers of capsules call: C functions, which have to outlive all modules.
 _exported: dict[int, Any] = {}
-
-
-@_Deleter
-def _delete(address: int) -> None:
-    """Gives back what a reader of a capsule does not need any more."""
-    del _exported[address]
+_delete = _Deleter(_exported.__delitem__)
 
 
 def _discard(capsule: int) -> None:
