@@ -25,6 +25,7 @@ from stormdrop.machine.gpu import GPUS
 from stormdrop.runtime.device.code import CUBIN, OPENCL_SOURCE, PTX, DeviceCode, DeviceKernel, Image, Launch
 from stormdrop.runtime.device.cuda import CudaDevice
 from stormdrop.runtime.device.execution import DeviceExecution, DeviceProgram
+from stormdrop.runtime.device.opencl import open_opencl, opencl_devices
 from stormdrop.runtime.program import Constant, Program, SizeProgram, Step, View
 from stormdrop.runtime.sizes import TensorInfo
 from stormdrop.sketches.registry import sketches_for
@@ -238,6 +239,29 @@ def test_an_array_that_is_not_what_the_model_takes(values: Array, changes: dict[
 def test_an_array_of_this_machine_is_refused(driver: CudaDriver, x: Array) -> None:
     assert refusal(lambda: executed(driver).run_on_device([x]), InputError) == (
         "input 'x' is a ndarray that is not in the memory of GPU 0, as all have to be"
+    )
+
+
+def test_a_model_with_a_part_takes_arrays_of_this_machine(driver: CudaDriver, x: Array) -> None:
+    program = program_of(Step("kernel", "double", (0,), (1,)), Step("part", "0", (1,), (3,)))
+    execution = DeviceExecution(
+        DeviceProgram(CudaDevice(0, driver), program, CODE, [CONSTANT]), 0, lambda part, read, memory: [read[0] + 1]
+    )
+    assert refusal(lambda: execution.run_on_device([x]), InputError) == (
+        "onnxruntime runs a part of the model on this machine: give arrays of this machine"
+    )
+    np.testing.assert_array_equal(execution.run([x])[0], x * 2 + 1)
+
+
+def test_opencl_takes_no_arrays_of_others(x: Array) -> None:
+    pytest.importorskip("pyopencl", reason="the package pyopencl is not installed")
+    if not opencl_devices():
+        pytest.skip("OpenCL finds no device here")
+    device, copy = open_opencl(""), program_of(Step("copy", "", (0,), (3,)))
+    execution = DeviceExecution(DeviceProgram(device, copy, DeviceCode({}, []), [CONSTANT]), 0)
+    np.testing.assert_array_equal(execution.run([x])[0], x)
+    assert refusal(lambda: execution.run_on_device([x]), InputError) == (
+        f"{device.name}: arrays in the memory of a GPU are taken by CUDA only"
     )
 
 
