@@ -49,14 +49,14 @@ def schedule_fallback(function: tirx.PrimFunc, lanes: int = 16) -> Fallback:
     if not has_nests(function):
         return Fallback(_without_scopes(function), "plain")
     schedule = Schedule(tvm.IRModule({"main": function}))
-    # Blocks are found by name, because references to them become invalid if `_attempt` replaces the schedule.
-    for name in _block_names(schedule):
-        schedule, _ = _attempt(schedule, partial(_inline, name=name), None)
+    # Blocks are found by name, because references to them become invalid if `attempt` replaces the schedule.
+    for name in block_names(schedule):
+        schedule, _ = attempt(schedule, partial(inline, name=name), None)
     parallel = vectorised = True
-    for name in _block_names(schedule):
+    for name in block_names(schedule):
         if _iterations(schedule, name) < _SMALL:
             continue
-        schedule, reached = _attempt(schedule, partial(_tile, name=name, lanes=lanes), (False, False))
+        schedule, reached = attempt(schedule, partial(_tile, name=name, lanes=lanes), (False, False))
         parallel &= reached[0]
         vectorised &= reached[1]
     words = [word for word, reached in (("parallel", parallel), ("vectorised", vectorised)) if reached]
@@ -72,7 +72,7 @@ def _without_scopes(function: tirx.PrimFunc) -> tirx.PrimFunc:
     return function.with_body(structural_map(function.body, ((tirx.AttrStmt, unmarked),)))
 
 
-def _attempt(schedule: Schedule, step: Callable[[Schedule], _T], otherwise: _T) -> tuple[Schedule, _T]:
+def attempt(schedule: Schedule, step: Callable[[Schedule], _T], otherwise: _T) -> tuple[Schedule, _T]:
     """The schedule after a step, and the step's result; if the step is not valid, the old schedule and `otherwise`."""
     trial = schedule.copy()
     try:
@@ -81,7 +81,7 @@ def _attempt(schedule: Schedule, step: Callable[[Schedule], _T], otherwise: _T) 
         return schedule, otherwise
 
 
-def _block_names(schedule: Schedule) -> list[str]:
+def block_names(schedule: Schedule) -> list[str]:
     return [schedule.get(block).name_hint for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
 
 
@@ -98,7 +98,7 @@ def _extent(schedule: Schedule, loop: Any) -> int | None:
     return int(extent) if isinstance(extent, IntImm | int) else None
 
 
-def _inline(schedule: Schedule, name: str) -> None:
+def inline(schedule: Schedule, name: str) -> None:
     """Inlines a block if neither it nor a consumer has a reduction, in which its work would be repeated."""
     block = schedule.get_sblock(name)
     consumers = schedule.get_consumers(block)
