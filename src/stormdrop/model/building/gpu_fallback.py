@@ -9,6 +9,7 @@ iterations write to different elements for certain; otherwise one thread does al
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from tvm_ffi import structural_map, structural_walk
 
 from ...errors import ModelError
 from ...ir.expressions import variables_outside_loads
+from ...ir.stages import intermediate
 from ...machine.gpu import Gpu
 from ...sketches.rules.blocks import own_loops
 from ..graph.tasks import has_nests
@@ -57,6 +59,7 @@ def schedule_gpu_fallback(function: tirx.PrimFunc, device: Gpu) -> Fallback:
         'blocks and threads'
     """
     _check_calls(function)
+    function = _with_plain_buffers(function)
     threads = min(_THREADS, device.threads_per_block)
     if has_nests(function):
         schedule = Schedule(tvm.IRModule({"main": function}))
@@ -76,6 +79,20 @@ def _check_calls(function: tirx.PrimFunc) -> None:
             raise ModelError(f"a kernel calls {call.args[0].value}, which no GPU can do")
 
     structural_walk(function.body, (Call, visit))
+
+
+def _with_plain_buffers(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A function whose buffers begin where their memory begins, and have a name each, by which launches know them."""
+    buffers = [*function.params, *(each for block in _found(function.body, SBlock) for each in block.alloc_buffers)]
+    names: set[str] = set()
+    plain: dict[Any, Any] = {}
+    for buffer in buffers:
+        numbered = (f"{buffer.name}_{number}" for number in itertools.count(1))
+        name = next(free for free in itertools.chain([str(buffer.name)], numbered) if free not in names)
+        names.add(name)
+        if name != str(buffer.name) or isinstance(buffer.elem_offset, Var):
+            plain[buffer] = intermediate(name, buffer.shape, str(buffer.dtype), buffer.scope())
+    return structural_map(function, ((Var, lambda node: plain.get(node, node)),)) if plain else function
 
 
 def _bind(schedule: Schedule, name: str, threads: int) -> None:
@@ -141,7 +158,8 @@ class _Kernels:
         threads = min(self._threads, extent)
         grid, thread = (tirx.Var(name, str(loop.loop_var.ty.dtype)) for name in ("block", "thread"))
         position = grid * threads + thread
-        body = structural_map(_without_parallel(body), ((Var, _replaced(loop.loop_var, loop.min + position)),))
+        at = {loop.loop_var: loop.min + position}
+        body = structural_map(_without_parallel(body), ((Var, lambda node: at.get(node, node)),))
         if extent % threads:
             body = tirx.IfThenElse(position < extent, body)
         return _launched(body, -(-extent // threads), threads, grid, thread)
@@ -149,10 +167,6 @@ class _Kernels:
 
 _ALONE = (For, BufferStore, tirx.IfThenElse, SBlockRealize, AttrStmt, SeqStmt)
 """Statements that do not declare what the following ones use."""
-
-
-def _replaced(variable: Var, value: Any) -> Any:
-    return lambda node: value if node.same_as(variable) else node
 
 
 def _launched(body: Any, blocks: int, threads: int, grid: Any = None, thread: Any = None) -> Any:
