@@ -45,6 +45,7 @@ from .concatenation import Concatenation, find_concatenations
 from .derive import Main, derive_program, to_kernels
 from .fallback import Fallback, schedule_fallback
 from .gpu_fallback import schedule_gpu_fallback
+from .gpu_forms import GPU_FORMS
 from .kernel_library import KernelLibrary
 
 Transformed = dict[tuple[tvm_ffi.StructuralKey, int], GenericConst]
@@ -257,15 +258,17 @@ def _linked(
     mod = mods[0]
     if len(mods) > 1:
         mod = joined([(each, {"main": main_name(size)}) for size, each in enumerate(mods)])
+    scheduled = {variable.name_hint for variable in mod.get_global_vars()}
     with target.tvm():
-        mod = to_kernels()(mod)
+        mod = to_kernels(GPU_FORMS if isinstance(target, Gpu) else None)(mod)
         calls = tuple(calls_of(mod, main_name(size), each) for size, each in enumerate(marks))
         program, constants = derive_program(mod, [Main(main_name(at), *each) for at, each in enumerate(infos)])
     kernels = {name: mod[name] for name in program.kernels}
-    modules = library.modules(kernels)
     if not isinstance(target, Gpu):
-        return CompiledProgram(program, modules, constants), calls
-    return CompiledProgram(program, (), constants, device=_device_code(modules)), calls
+        return CompiledProgram(program, library.modules(kernels), constants), calls
+    added = kernels.keys() - scheduled  # by the pass; for a CPU they need no schedule
+    kernels |= {name: schedule_gpu_fallback(kernels[name], target).function for name in sorted(added)}
+    return CompiledProgram(program, (), constants, device=_device_code(library.modules(kernels))), calls
 
 
 def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:

@@ -31,22 +31,22 @@ from ...runtime.program import FUNCTION, Constant, Program, SizeProgram, Step, V
 from ...runtime.sizes import OPEN, TensorInfo
 from ..artifact.constants_file import begin_of, likeness
 from ..graph.expressions import VIEWS, bindings_of, operator_name
+from ..passes.legalize import Rule
 from ..program.check import check_program
 from ..tensors import array_of
 
 _UNKNOWN = -1  # the index of an output that is open, before it is known which one it is
 
 
-def to_kernels() -> tvm.transform.Pass:
-    """The first part of Relax's own pipeline, after which `main` calls all kernels in the order of an execution."""
-    return tvm.transform.Sequential(
-        [
-            backend.DispatchSampling(),
-            backend.DispatchSortScan(),
-            transform.LegalizeOps(),
-            transform.RewriteDataflowReshape(),
-        ]
-    )
+def to_kernels(forms: Mapping[str, Rule] | None = None) -> tvm.transform.Pass:
+    """The first part of Relax's own pipeline, after which `main` calls all kernels in the order of an execution.
+
+    Args:
+        forms: How operators become kernels that TVM would make for the target itself, as `GPU_FORMS` are for GPUs: in
+            their place `main` would call functions of TVM's runtime, or kernels that are scheduled already.
+    """
+    dispatch = [backend.DispatchSampling(), backend.DispatchSortScan()] if forms is None else []
+    return tvm.transform.Sequential([*dispatch, transform.LegalizeOps(forms), transform.RewriteDataflowReshape()])
 
 
 def with_memory() -> tvm.transform.Pass:

@@ -161,7 +161,7 @@ class _Kernels:
         at = {loop.loop_var: loop.min + position}
         body = structural_map(_without_parallel(body), ((Var, lambda node: at.get(node, node)),))
         if extent % threads:
-            body = tirx.IfThenElse(position < extent, body)
+            body = tirx.IfThenElse(position < extent, body, None)
         return _launched(body, -(-extent // threads), threads, grid, thread)
 
 
@@ -242,7 +242,7 @@ def _separate(loop: For) -> bool:
 
 
 def _remainder(loop: For, buffer: Any, indices: Any) -> tuple[int, int]:
-    """n and the constant of a position; n is 0 if the position is the constant and the number of the iteration."""
+    """N and the constant of a position; n is 0 if the position is the constant and the number of the iteration."""
     strides = [math.prod(map(int, buffer.shape[axis + 1 :])) for axis in range(len(indices))]
     position = sum(index * stride for index, stride in zip(indices, strides, strict=True))
     analyzer = Analyzer()
