@@ -115,8 +115,7 @@ def fastest_combination(
     Returns:
         The combination of the fastest schedules, and its model.
     """
-    cores = models[0].metadata.target.get("cores") or thread_count()  # a GPU has none
-    watch, before = LoadWatch(cores), read_counters()
+    watch, before = LoadWatch(models[0].metadata.target.get("cores", thread_count())), read_counters()
     seconds = _measured(models, feeds, rounds)
     disturbed = watch.suspect(read_counters() - before) or doubts.disturbed
     standing, others = _without_doubt(combinations, seconds, replace(doubts, disturbed=disturbed))
