@@ -48,6 +48,7 @@ from _common import OUT, Campaign, bars, campaign_parser, chosen, machine
 from _shapes import SHAPES, Shape
 
 import stormdrop as sd
+from stormdrop.bench.peers.torch_cuda import captured, event_seconds
 from stormdrop.cli.output import table
 from stormdrop.codegen.compile import compile_kernel
 from stormdrop.errors import StormdropError, one_line
@@ -227,10 +228,10 @@ def race(workload: Any, kernels: Mapping[str, Any], device: Gpu, half: bool = Fa
             except RuntimeError as error:  # cuDNN has no such kernel, or it cannot be captured
                 print(f"{name}: {one_line(error)}", file=sys.stderr, flush=True)
                 continue
-            clocks[f"{name} eager"] = partial(events, torch, call)
+            clocks[f"{name} eager"] = partial(event_seconds, torch, call)
 
             def in_graphs(number: int, call: Any = together) -> float:
-                return events(torch, call, -(-number // IN_GRAPH)) / IN_GRAPH
+                return event_seconds(torch, call, -(-number // IN_GRAPH)) / IN_GRAPH
 
             clocks[name] = in_graphs
         numbers = {name: max(1, math.ceil(_SAMPLE / max(clock(IN_GRAPH), 1e-7))) for name, clock in clocks.items()}
@@ -243,30 +244,9 @@ def race(workload: Any, kernels: Mapping[str, Any], device: Gpu, half: bool = Fa
 
 def graph(torch: Any, call: Callable[[], object]) -> Callable[[], object]:
     """Several executions as one launch, so that the time of Python between them does not count."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):  # torch chooses kernels at the first call, which it cannot do in a graph
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        for _ in range(IN_GRAPH):
-            call()
-    replay_: Callable[[], object] = captured.replay
+    together, _ = captured(torch, lambda: [call() for _ in range(IN_GRAPH)])
+    replay_: Callable[[], object] = together.replay
     return replay_
-
-
-def events(torch: Any, call: Callable[[], object], number: int) -> float:
-    """The mean seconds of so many calls by CUDA events, after one call that warms up."""
-    call()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(number):
-        call()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) / 1e3 / number
 
 
 def torch_calls(workload: Any, tensors: Sequence[Any]) -> dict[str, Callable[[], object]]:

@@ -27,6 +27,7 @@ from gpu.operators import CASES
 
 import stormdrop as sd
 from stormdrop import operators
+from stormdrop.bench.peers.torch_cuda import event_seconds
 from stormdrop.codegen.compile import compile_kernel
 from stormdrop.errors import MeasureError, one_line
 from stormdrop.ir.reference import evaluate_graph
@@ -339,8 +340,7 @@ def _compiled(kit: Kit, name: str) -> dict[str, Any]:
 
     model = graph(name)
     begin = time.perf_counter()
-    target: Any = kit.target
-    compiled = sd.compile_model(model, target=target, store=sd.open_store("sqlite://"))
+    compiled = sd.compile_model(model, target=kit.target, store=sd.open_store("sqlite://"))
     return {"compile_seconds": time.perf_counter() - begin, "kernels": sum(map(len, compiled.metadata.calls))}
 
 
@@ -350,9 +350,7 @@ def _tuned(kit: Kit, name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         result = sd.tune_model(graph(name), **kit.tuning(_MODEL_SECONDS), out=Path(folder, "model"))
         found = {"latency": asdict(result.latency), "trials": result.trials, "max_error": result.verified.max_error}
-        if kit.host:
-            return found
-        beside = sd.bench(Path(folder, "model"), ("torch",), target=sd.parse_machine("cuda"))  # type: ignore[arg-type]
+        beside = sd.bench(Path(folder, "model"), rounds=2 if kit.host else _ROUNDS)
         return {**found, "bench": beside.to_json()}
 
 
@@ -375,7 +373,7 @@ def _by_torch(kit: Kit, name: str) -> dict[str, Any]:
             module = torchvision_models().get_model(name, weights=None).eval().cuda().to(**form)
             image = torch.randn(1, 3, 224, 224).cuda().to(**form)
             calls[f"{dtype} {layout}"] = table_1.graph(torch, partial(module, image))
-    rounds = {name: [table_1.events(torch, call, 1) for _ in range(_ROUNDS)] for name, call in calls.items()}
+    rounds = {name: [event_seconds(torch, call, 1) for _ in range(_ROUNDS)] for name, call in calls.items()}
     return {"times": {name: statistics.median(some) / table_1.IN_GRAPH for name, some in rounds.items()}}
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, MeasureError
 from ..ir.relative_error import relative_error
+from ..machine.contract import CPU, OPENCL, Machine
 from ..machine.process.scratch import scratch_folder
 from ..measure.timing import MOST_ROUNDS
 from ..statistics import median_interval, ratio_interval
@@ -29,7 +30,6 @@ from .turns import silent, take_turns
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
-    from ..machine.cpu import Cpu
     from ..records import Store
 
 Array = NDArray[Any]
@@ -47,7 +47,7 @@ def bench(
     seed: int = 0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     precision: str = FLOAT32,
-    target: Cpu | None = None,
+    target: Machine | None = None,
     store: Store | None = None,
     on_progress: Callable[[Any], None] | None = None,
     on_phase: Callable[[str], None] | None = None,
@@ -59,7 +59,9 @@ def bench(
             operator or file without a finished tuning in the store is tuned first.
         against: The names of the peers: "onnxruntime", "openvino", "torch" (which stands for all its forms),
             "torch-packed", "torch-compiled", "tensorflow" (which stands for both its forms), "tensorflow-xla",
-            "litert". The default is all of them. A peer that is not installed, does not support `what`, or dies before
+            "litert"; for a model on an NVIDIA GPU "torch", "torch-compiled", "onnxruntime" and "tensorrt". The default
+            is all of them. Beside a model on another GPU, the default is none, and those that are named run on the CPU.
+            A peer that is not installed, does not support `what`, or dies before
             its first turn is skipped, and the result says why.
         rounds: How often each contender is timed; at least 2.
         load: How long a model is also called as a service, and with how many calls at a time; `Load(30.0, (1, 2, 4))`
@@ -69,7 +71,8 @@ def bench(
             sizes, those of the size that is timed, by default the first.
         precision: What an ONNX file is tuned to compute in, as in `tune_model`. Beside a model with layers in bfloat16,
             OpenVINO and torch compute in bfloat16, too; onnxruntime and LiteRT compute in float32.
-        target: The machine to tune for. The default is this machine.
+        target: The machine to tune for: this machine's CPU by default, or for an ONNX file one of its GPUs. A saved
+            model runs on what it was made for.
         store: The records of earlier tunings. The default is the default database.
         on_progress: Called with the progress of the tuning.
         on_phase: Called with what is done now, in a few words, except while something is tuned.
@@ -79,7 +82,10 @@ def bench(
 
     Raises:
         InputError: `what` is none of these, a peer is unknown, `rounds` is below 2, a precision is given for
-            something else than an ONNX file, or a load for an operator.
+            something else than an ONNX file, a load for an operator, or a target for a saved model that was made for
+            something else.
+        TargetError: An operator is to be timed on a GPU, or there is no such GPU.
+        DeviceError: There is no GPU that can run the saved model.
         MeasureError: Our own kernel does not run, or a contender dies in one of its turns.
 
     Example:
@@ -92,7 +98,7 @@ def bench(
         ```
     """
     from ..ir.workload import Workload
-    from ..machine.cpu import Cpu
+    from ..machine.cpu import Cpu, require_cpu
 
     if rounds < 2:
         raise InputError(f"rounds {rounds}: an interval needs 2 or more")
@@ -102,7 +108,13 @@ def bench(
     if load is not None and isinstance(what, Workload):
         raise InputError("a load is for models: an operator serves no calls")
     machine = target or Cpu.detect()
-    known = operator_peers() if isinstance(what, Workload) else model_peers()
+    if isinstance(what, Workload):
+        pointer = "bench times operators on CPUs only; benchmarks/gpu/run.py times them on GPUs"
+        device = require_cpu(machine, f"target {machine.name}: {pointer}").device
+    else:
+        device = _device(Path(what), target)
+    peers_on = CPU if device == OPENCL and against is not None else device
+    known = operator_peers() if isinstance(what, Workload) else model_peers(peers_on)
     peers, skipped = select_peers(against, known)
     skipped |= not_installed(peers, known)
     peers = [name for name in peers if name not in skipped]
@@ -114,8 +126,21 @@ def bench(
         if isinstance(what, Workload):
             plan = plan_operator(what, peers, tuning)
         else:
-            plan = plan_model(Path(what), peers, tuning)
+            plan = plan_model(Path(what), peers, tuning, peers_on)
         return _run(plan, machine.cores, rounds, skipped, load, told)
+
+
+def _device(what: Path, target: Machine | None) -> str:
+    """What executes a model. Raises `InputError` if a target is given that is none of a saved model's."""
+    from ..model.artifact.kept_tuning import read_tuning
+
+    wanted = CPU if target is None else target.device
+    if not what.is_dir():
+        return wanted
+    made_for = read_tuning(what)[0].device or CPU
+    if target is not None and wanted != made_for:
+        raise InputError(f"target {target.name}: {what} was made for {made_for}: leave the target out")
+    return made_for
 
 
 def _run(
@@ -144,19 +169,25 @@ def _run(
                 outputs.append(arrays)
         reference = outputs[0] if plan.reference is None else plan.reference
         times = take_turns(processes, rounds, on_phase=on_phase)
+        on_gpus = [process for process in processes if process.device != CPU]
+        calls = take_turns(on_gpus, rounds, on_phase=on_phase, whole_calls=True) if on_gpus else None
+        whole = {} if calls is None else dict(zip(on_gpus, map(median_interval, calls.seconds), strict=True))
         services = None if load is None else take_service_turns(processes, load, on_phase)
         standings = tuple(
             replace(
                 _standing(process, times.seconds[0], times.seconds[index], _error(reference, outputs[index])),
                 tolerance=plan.tolerance,
                 services=services.by_contender[index] if services else (),
+                device=process.device,
+                call=whole.get(process),
             )
             for index, process in enumerate(processes)
         )
     finally:
         for process in processes:
             process.close()
-    result = BenchResult(plan.what, rounds, times.disturbed, standings, left_out, plan.flops)
+    disturbed = max(times.disturbed, calls.disturbed if calls else 0)
+    result = BenchResult(plan.what, rounds, disturbed, standings, left_out, plan.flops)
     if services is None:
         return result
     return replace(result, load=load, disturbed_turns=services.disturbed, unserved=services.missing)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from ..machine.contract import CPU
 from ..measure.timing import Call
 
 
@@ -46,6 +47,18 @@ class Contender(Protocol):
 
     def outputs(self) -> list[Any]:
         """Executes once and returns the output arrays, in the layout of the workload."""
+
+
+@runtime_checkable
+class TimedByDevice(Protocol):
+    """What a contender on a GPU has besides. Its `run` then takes and returns arrays of this machine."""
+
+    def seconds(self, executions: int) -> float:
+        """The mean seconds of executions, one after the other, by the device's clock, without copies from and to it.
+
+        Args:
+            executions: Their number.
+        """
 
 
 @runtime_checkable
@@ -93,8 +106,10 @@ class ContenderSpec:
         maker: The class or function that makes the `Contender`, as "module:name". It is called with `arguments` and
             with the number of `threads`, and raises `Unavailable` if the contender cannot take part.
         arguments: Its keyword arguments, which are pickled.
+        device: What it executes on, a constant of `machine.contract`.
     """
 
     name: str
     maker: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    device: str = CPU

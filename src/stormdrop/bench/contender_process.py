@@ -11,15 +11,18 @@ import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ..errors import MeasureError, one_line
+from ..machine import nvml
+from ..machine.contract import CUDA
 from ..machine.process.child_process import ChildProcess
-from ..machine.sharing.foreign_load import LoadThresholds, LoadWatch, read_counters
-from ..measure.timing import Call, TimingPlan, sample
+from ..machine.sharing.foreign_load import Counters, LoadThresholds, LoadWatch, read_counters
+from ..measure.timing import Call, Timer, TimingPlan, sample, time_calls
 from .closed_loop import MOST_CALLS, LoopTimes, closed_loop
-from .contender import Contender, ContenderSpec, Unavailable, forms_of
+from .contender import Contender, ContenderSpec, TimedByDevice, Unavailable, forms_of
 
 LIMITS = LoadThresholds(foreign_cores=0.4, stolen_fraction=0.1)
 """When a turn counts as disturbed. A median of five samples survives a short disturbance, not a steady competitor."""
@@ -35,6 +38,7 @@ class ContenderProcess:
 
     Attributes:
         name: The name of the contender.
+        device: What it executes on.
         settings: What the contender says about how it runs.
         versions: The versions of the contender's libraries.
     """
@@ -51,7 +55,7 @@ class ContenderProcess:
             Unavailable: The contender cannot take part.
             MeasureError: The process died, or did not answer in time.
         """
-        self.name = spec.name
+        self.name, self.device = spec.name, spec.device
         self._patience = patience
         tunables = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), _HUGE_PAGES]))
         environment = {"TVM_NUM_THREADS": str(threads), "GLIBC_TUNABLES": tunables}
@@ -67,11 +71,12 @@ class ContenderProcess:
             self.close()
             raise
 
-    def take_turn(self, plan: TimingPlan) -> tuple[list[float], bool]:
+    def take_turn(self, plan: TimingPlan, whole_calls: bool = False) -> tuple[list[float], bool]:
         """Times the contender after a warm-up.
 
         Args:
             plan: How many samples to take, and how long each is.
+            whole_calls: On a GPU: whether its copies from and to this machine are timed, too.
 
         Returns:
             The samples in seconds per execution, and whether something else used the machine in the meantime.
@@ -79,7 +84,7 @@ class ContenderProcess:
         Raises:
             MeasureError: The contender failed, or its process died.
         """
-        samples, disturbed = self._request_awake(("time", plan))
+        samples, disturbed = self._request_awake(("time", (plan, whole_calls)))
         return samples, disturbed
 
     def outputs(self) -> list[Any]:
@@ -183,9 +188,10 @@ def serve(connection: Connection, spec: ContenderSpec, threads: int) -> None:
             return
         try:
             if kind == "time":
+                timing, whole_calls = plan
                 before = read_counters()
-                samples = sample(contender.run, plan)
-                answer("times", (samples, watch.suspect(read_counters() - before)))
+                samples = sample(contender.run, timing, timer=time_calls if whole_calls else _timer(contender))
+                answer("times", (samples, watch.suspect(_since(before, spec.device))))
             elif kind == "forms":
                 forms = {}
                 forms = forms_of(contender, plan)
@@ -194,13 +200,25 @@ def serve(connection: Connection, spec: ContenderSpec, threads: int) -> None:
                 form, seconds = plan
                 before = read_counters()
                 times = closed_loop(forms[form], seconds, callers)
-                answer("served", (times, watch.suspect(read_counters() - before)))
+                answer("served", (times, watch.suspect(_since(before, spec.device))))
             else:
                 answer("outputs", contender.outputs())
         except Unavailable as error:
             answer("unavailable", str(error))
         except Exception as error:  # noqa: BLE001  (reported to the parent)
             answer("failed", one_line(error))
+
+
+def _timer(contender: Contender) -> Timer:
+    """What times executions of a contender."""
+    return (lambda _, number: contender.seconds(number)) if isinstance(contender, TimedByDevice) else time_calls
+
+
+def _since(before: Counters, device: str) -> Counters:
+    """What has happened since the counters were read. Heat or a fault may hold the clocks of a GPU back."""
+    spent = read_counters() - before
+    gpus = nvml.visible_gpus() if device == CUDA else ()
+    return replace(spent, slowed=nvml.is_slowed(gpus[0].number)) if gpus else spent
 
 
 def _maker(name: str) -> Callable[..., Contender]:

@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from ..errors import InputError, MeasureError, hint
+from ..machine.contract import CPU, Machine
 from ..tuning.options import BF16
 from .contender import ContenderSpec
-from .peers import GROUPS, IN_BFLOAT16, ONNXRUNTIME_EXACT, PACKAGES, model_peers, operator_peers
+from .peers import (
+    CUDA_PEERS,
+    GROUPS,
+    IN_BFLOAT16,
+    ONNXRUNTIME_EXACT,
+    PACKAGES,
+    WITHOUT_ONNX,
+    model_peers,
+    operator_peers,
+)
 from .result import TOLERANCE, TOLERANCE_OF_ROUNDING
 
 if TYPE_CHECKING:
     from ..ir.workload import Workload
-    from ..machine.cpu import Cpu
     from ..model.artifact.metadata import Metadata
     from ..records import Store
 
@@ -41,7 +50,7 @@ class TuningOptions:
         precision: What an ONNX file is tuned to compute in.
     """
 
-    target: Cpu
+    target: Machine
     seed: int
     store: Store | None
     on_progress: Callable[[Any], None] | None
@@ -85,7 +94,7 @@ def select_peers(against: Sequence[str] | None, known: Mapping[str, str]) -> tup
     Raises:
         InputError: There is no peer of a name.
     """
-    everywhere = {**operator_peers(), **model_peers()}
+    everywhere = {*operator_peers(), *model_peers(), *CUDA_PEERS, *WITHOUT_ONNX}
     names: list[str] = []
     skipped: dict[str, str] = {}
     for requested in known if against is None else against:
@@ -93,10 +102,18 @@ def select_peers(against: Sequence[str] | None, known: Mapping[str, str]) -> tup
             raise InputError(f"unknown peer {requested!r}; {hint(requested, sorted(everywhere))}")
         members = [name for name in GROUPS.get(requested, (requested,)) if name in known]
         if not members:
-            kind = "operators" if known == operator_peers() else "ONNX models"
-            skipped[requested] = f"does not run {kind}"
+            skipped[requested] = f"does not run {_kind(requested, known)}"
         names += [name for name in members if name not in names]
     return names, skipped
+
+
+def _kind(requested: str, known: Mapping[str, str]) -> str:
+    """What a peer does not run, which is what those in `known` run."""
+    if known == operator_peers():
+        return "operators"
+    elsewhere = model_peers() if known == CUDA_PEERS else CUDA_PEERS
+    on = "NVIDIA GPUs" if known == CUDA_PEERS else "CPUs"
+    return f"ONNX models on {on}" if requested in elsewhere else "ONNX models"
 
 
 def not_installed(names: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
@@ -147,16 +164,18 @@ def plan_operator(workload: Workload, peers: Sequence[str], tuning: TuningOption
     return Plan(workload.name, contenders, workload.reference(inputs), {}, workload.flops, tolerance)
 
 
-def plan_model(path: Path, peers: Sequence[str], tuning: TuningOptions) -> Plan:
+def plan_model(path: Path, peers: Sequence[str], tuning: TuningOptions, peers_on: str = CPU) -> Plan:
     """Plans the bench of a model, which is tuned if it is an ONNX file.
 
     Args:
         path: The ONNX file, or the folder of a saved model.
         peers: The names of the peers. They are skipped if the ONNX file of a saved model is not there.
         tuning: How it is tuned, and which size is timed.
+        peers_on: What the peers execute on.
 
     Raises:
         InputError: The model has no such size.
+        DeviceError: The model is for a GPU, and there is none that can run it.
     """
     import onnx
 
@@ -168,12 +187,12 @@ def plan_model(path: Path, peers: Sequence[str], tuning: TuningOptions) -> Plan:
 
     if path.is_dir():
         tuning.on_phase(f"loading {path.name}")
-        artifact, model = path, load(path)
-        source = Path(str(model.metadata.provenance.get("source", "")))
-        source_checksum = model.metadata.provenance.get("sha256")
+        artifact, metadata = path, load(path).metadata
+        source = Path(str(metadata.provenance.get("source", "")))
+        source_checksum = metadata.provenance.get("sha256")
     else:
         artifact, source, source_checksum = tuning.scratch / "model.sd", path, None
-        model = tune_model(
+        metadata = tune_model(
             path,
             target=tuning.target,
             seed=tuning.seed,
@@ -182,26 +201,30 @@ def plan_model(path: Path, peers: Sequence[str], tuning: TuningOptions) -> Plan:
             precision=tuning.precision,
             on_progress=tuning.on_progress,
             out=artifact,
-        ).model
-    size = model.metadata.at(tuning.shapes or {})
+        ).model.metadata
+    size = metadata.at(tuning.shapes or {})
     feeds = sample_feeds(size, tuning.seed)
     ours = {"artifact": str(artifact), "inputs": feeds}
-    contenders = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedModel", ours)]
+    if metadata.device:
+        contenders = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:ModelOnGpu", ours, metadata.device)]
+    else:
+        contenders = [ContenderSpec(OURS, "stormdrop.bench.peers.ours:TunedModel", ours)]
     if not source.is_file():
         reason = f"the ONNX file that {path} was made from is not there ({source})"
         return Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
     if source_checksum is not None and source_checksum != checksum(source):
         reason = f"the ONNX file that {path} was made from has changed since ({source})"
         return Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
-    theirs = {"model": with_sizes(source, size, model.metadata.provenance), "inputs": feeds}
-    mixed = "precision" in model.metadata.provenance
+    theirs = {"model": with_sizes(source, size, metadata.provenance), "inputs": feeds}
+    mixed = "precision" in metadata.provenance
     in_bytes = rounds_to_bytes(onnx.load_from_string(theirs["model"]))
+    makers = model_peers(peers_on)
     for peer in peers:
         low = {"precision": BF16} if mixed and peer in IN_BFLOAT16 else {}
-        contenders.append(ContenderSpec(peer, model_peers()[peer], {**theirs, **low}))
-        if peer == "onnxruntime" and in_bytes and sums_saturate():
+        contenders.append(ContenderSpec(peer, makers[peer], {**theirs, **low}, peers_on))
+        if peer == "onnxruntime" and peers_on == CPU and in_bytes and sums_saturate():
             contenders.append(
-                ContenderSpec(ONNXRUNTIME_EXACT, model_peers()[peer], {**theirs, "entries": {EXACT_SUMS: "1"}})
+                ContenderSpec(ONNXRUNTIME_EXACT, makers[peer], {**theirs, "entries": {EXACT_SUMS: "1"}})
             )
     tolerance = TOLERANCE_OF_ROUNDING if mixed or in_bytes else TOLERANCE
     return Plan(str(path), contenders, None, {}, tolerance=tolerance)

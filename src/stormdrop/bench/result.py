@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..machine.contract import CPU
 from ..report.formatting import ascii_time
+from ..statistics import Interval
 from .service import Load, Service
 
 TOLERANCE = 1e-3
@@ -33,6 +35,9 @@ class Standing:
         samples: Its time in each round, in seconds per execution.
         tolerance: The error up to which it agrees with the reference.
         services: How it serves calls, for each number of calls at a time that was asked for and that it can serve.
+        device: What it executes on: "cpu", "cuda" or "opencl". On the latter two, all times above are the device's own,
+            without copies from and to it.
+        call: On these, the seconds of a call with arrays of this machine, copies included; None on a CPU.
     """
 
     name: str
@@ -46,6 +51,8 @@ class Standing:
     samples: Sequence[float] = ()
     tolerance: float = TOLERANCE
     services: Sequence[Service] = ()
+    device: str = CPU
+    call: Interval | None = None
 
     @property
     def agrees(self) -> bool:
@@ -110,6 +117,9 @@ class BenchResult:
                 "settings": dict(standing.settings),
                 "samples": list(standing.samples),
                 "services": [service.to_json() for service in standing.services],
+                "device": standing.device,
+                "call": (call := standing.call)
+                and {"seconds": call.estimate, "interval": [call.low, call.high]},
             }
             for standing in self.standings
         ]

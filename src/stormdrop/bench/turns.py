@@ -42,6 +42,7 @@ def take_turns(
     rounds: int,
     plan: TimingPlan = TURN,
     on_phase: Callable[[str], None] = silent,
+    whole_calls: bool = False,
 ) -> RoundTimes:
     """Times contenders in turns, one round at a time under the machine-wide lock.
 
@@ -54,6 +55,7 @@ def take_turns(
         rounds: The number of rounds.
         plan: How a contender is timed in its turn.
         on_phase: Is told which round begins.
+        whole_calls: On a GPU: whether copies from and to this machine are timed, too.
 
     Raises:
         MeasureError: A contender failed, or its process died.
@@ -65,7 +67,7 @@ def take_turns(
             again = ", again because of other load" if retried else ""
             on_phase(f"round {len(seconds[0]) + 1} of {rounds}{again}")
             with lock.exclusive():
-                times, suspect = _one_round(processes, first, plan)
+                times, suspect = _one_round(processes, first, plan, whole_calls)
             first += 1
             retried = suspect and retries > 0
             if retried:
@@ -77,13 +79,15 @@ def take_turns(
     return RoundTimes(seconds, disturbed)
 
 
-def _one_round(processes: Sequence[ContenderProcess], first: int, plan: TimingPlan) -> tuple[list[float], bool]:
+def _one_round(
+    processes: Sequence[ContenderProcess], first: int, plan: TimingPlan, whole_calls: bool
+) -> tuple[list[float], bool]:
     """One turn of each contender, beginning with number `first`: their times, and whether any turn was disturbed."""
     times = [0.0] * len(processes)
     disturbed = False
     for position in range(len(processes)):
         index = (first + position) % len(processes)
-        samples, suspect = processes[index].take_turn(plan)
+        samples, suspect = processes[index].take_turn(plan, whole_calls)
         times[index] = statistics.median(samples)
         disturbed = disturbed or suspect
     return times, disturbed

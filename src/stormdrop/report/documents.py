@@ -295,6 +295,8 @@ class Contender(TypedDict):
     settings: dict[str, Any]
     samples: NotRequired[list[float]]
     services: NotRequired[list[Service]]
+    device: NotRequired[str]
+    call: NotRequired[Timing | None]
 
 
 class Bench(TypedDict):

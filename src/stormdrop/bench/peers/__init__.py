@@ -12,15 +12,21 @@
                 torch           eager, float32 or bfloat16, images channels-last
                 torch-compiled  compiled by torch's inductor, weights frozen
                 litert          with XNNPACK's kernels, images channels last, all cores
-    ours        TunedOperator, TunedModel
+    on CUDA     torch           eager, kernels of cuDNN chosen by measuring, images channels-last, in a CUDA graph
+                torch-compiled  max-autotune, weights frozen, in a CUDA graph
+                onnxruntime     its CUDA provider, bound memory of the GPU, in a CUDA graph if it can be captured
+                tensorrt        onnxruntime's TensorRT provider, likewise
+    ours        TunedOperator, TunedModel, ModelOnGpu
 
 A contender is made in its own process with the number of threads. It raises `Unavailable`, with the reason, if it does
 not support the operator. Before the timing, weights are packed, and inputs get the layout that is fastest for the peer.
-Importing this package loads no peer's library, because a contender's process holds only its own.
+On a GPU all compute in float32 without
+TF32. Importing this package loads no peer's library, because a contender's process holds only its own.
 
 torch_operators.py, torch_models.py  torch
 litert.py                            LiteRT
 onnxruntime.py                       onnxruntime
+onnxruntime_cuda.py, torch_cuda.py   both for models on NVIDIA GPUs
 openvino.py                          OpenVINO
 tensorflow_operators.py              TensorFlow, for operators: nothing converts ONNX for its present version
 graphs.py                            the ONNX graph of an operator, for the two of them
@@ -29,6 +35,7 @@ ours.py                              stormdrop
 
 from __future__ import annotations
 
+from ...machine.contract import CPU, CUDA
 from ...plugins import plugins
 
 OPERATOR_PEERS = {
@@ -50,7 +57,18 @@ MODEL_PEERS = {
 }
 """The peers of ONNX models: what makes each contender, by name."""
 
-PACKAGES = {"litert": "litert_torch"}
+CUDA_PEERS = {
+    "torch": "stormdrop.bench.peers.torch_cuda:CapturedModel",
+    "torch-compiled": "stormdrop.bench.peers.torch_cuda:CapturedInductorModel",
+    "onnxruntime": "stormdrop.bench.peers.onnxruntime_cuda:CudaModel",
+    "tensorrt": "stormdrop.bench.peers.onnxruntime_cuda:TensorrtModel",
+}
+"""The peers of ONNX models on NVIDIA GPUs: what makes each contender, by name."""
+
+WITHOUT_ONNX = ("jax",)
+"""Libraries that are fast on GPUs, and for which nothing converts ONNX models."""
+
+PACKAGES = {"litert": "litert_torch", "tensorrt": "onnxruntime"}
 """The package that a peer needs, if it is not named after it."""
 
 IN_BFLOAT16 = ("openvino", "torch", "torch-compiled")
@@ -68,6 +86,13 @@ def operator_peers() -> dict[str, str]:
     return {**{name: plugin.value for name, plugin in plugins("operator_peers").items()}, **OPERATOR_PEERS}
 
 
-def model_peers() -> dict[str, str]:
-    """`MODEL_PEERS`, and what plug-ins add. The latter are not loaded here: their contenders do it."""
+def model_peers(device: str = CPU) -> dict[str, str]:
+    """The peers of models.
+
+    Args:
+        device: What executes them. On a CPU they are `MODEL_PEERS`, and what plug-ins add. The latter are not loaded
+            here: their contenders do it. There are none on other devices of OpenCL.
+    """
+    if device != CPU:
+        return dict(CUDA_PEERS) if device == CUDA else {}
     return {**{name: plugin.value for name, plugin in plugins("model_peers").items()}, **MODEL_PEERS}

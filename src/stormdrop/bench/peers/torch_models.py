@@ -78,7 +78,7 @@ class EagerModel:
         return self._module(*self._inputs)
 
     def outputs(self) -> list[Array]:
-        results = self._module(*self._inputs)
+        results: Any = self.run()
         values = list(results) if isinstance(results, tuple | list) else [results]
         numbers = [value.float() if value.is_floating_point() else value for value in values]
         return [np.ascontiguousarray(value.numpy()) for value in numbers]
@@ -88,12 +88,13 @@ class InductorModel(EagerModel):
     """Compiled by torch's inductor, with weights that are frozen into the graph and packed."""
 
     compiled = True
+    mode: ClassVar[str | None] = None
 
     def _compile(self, torch: Any, module: Any) -> Any:
         import torch._inductor.config as inductor
 
         inductor.freezing = True
-        return torch.compile(module)
+        return torch.compile(module, mode=self.mode)
 
 
 _RESHAPING = ("OnnxReshape", "OnnxSqueezeDynamicAxes", "OnnxUnsqueezeDynamicAxes")

@@ -36,7 +36,8 @@ def bench(
         typer.Option(
             "--against",
             metavar="NAME,...",
-            help="Peers, such as onnxruntime, openvino, torch and tensorflow; all by default.",
+            help="Peers, such as onnxruntime, openvino, torch and tensorflow; all by default. Beside a model by OpenCL "
+            "they run on the CPU, and there are none by default.",
         ),
     ] = None,
     rounds: Annotated[
@@ -63,7 +64,7 @@ def bench(
     with output.stdout_for_json(as_json), telling(opening, "loading TVM") as tell:
         from ... import operators
         from ...bench.bench import bench as time_beside_peers
-        from ...machine.cpu import parse_machine, require_cpu
+        from ...machine.cpu import parse_machine
 
         path = Path(what)
         is_file = path.exists() or path.suffix in (".onnx", ".sd") or len(path.parts) > 1
@@ -74,8 +75,7 @@ def bench(
         if is_file and not path.is_dir():
             options.onnx_file(path)
         subject = path if is_file else operators.create(what, values)
-        otherwise = f"target {target}: bench times kernels for CPUs only; benchmarks/gpu/run.py times kernels for GPUs"
-        machine = require_cpu(parse_machine(target), otherwise)
+        machine = None if target is None else parse_machine(target)
         if load is not None:
             say_how_long(load, "each contender, in turns,", " for each, and for each way in which it serves several")
         with options.tuning_records(db) as store:
@@ -113,21 +113,29 @@ def bench(
 
 def _print_bench(document: Mapping[str, Any]) -> None:
     """Prints the document of a bench as a table."""
+    contenders = document["contenders"]
+    calls = [contender["call"] for contender in contenders]
     rows = [
         [
             contender["name"],
             output.seconds(contender["seconds"]),
             output.interval(contender["interval"]),
+            *([output.seconds(call["seconds"]) if call else "-"] if any(calls) else []),
             f"{contender['ratio']:.2f}",
             output.interval(contender["ratio_interval"], "ratio"),
             f"{contender['gflops']:.0f}" if contender.get("gflops") else "-",
             f"{contender['max_error']:.0e}" if math.isfinite(contender["max_error"]) else "different",
         ]
-        for contender in document["contenders"]
+        for contender, call in zip(contenders, calls, strict=True)
     ]
     title = f"{document['what']}: {document['runs']} interleaved rounds"
-    headings = ["", "median", "95% interval", "over ours", "95% interval", "GFLOP/s", "error"]
+    copies = ["with copies"] if any(calls) else []
+    headings = ["", "median", "95% interval", *copies, "over ours", "95% interval", "GFLOP/s", "error"]
     output.table(headings, rows, title, spare=("GFLOP/s", "error"))
+    if any(calls):
+        for contender in contenders:
+            if contender["device"] == "cpu":
+                output.line(f"{contender['name']}: runs on the CPU")
     for name, reason in document["skipped"].items():
         output.line(f"{name}: skipped: {reason}")
     if document["disturbed"]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import copy
 import functools
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from ...errors import ArtifactError, DeviceError, ModelError, one_line
 from ...machine.process.forks import check_threads
 from ...machine.process.memory import return_freed_memory
 from ...machine.threads import checked_threads
+from ...measure.timing import time_calls
 from ...runtime.calling import CallableModel
 from ...runtime.device import code as device_code
 from ...runtime.device.calls import DeviceCalls
@@ -347,21 +347,20 @@ class CompiledModel(CallableModel):
             raise ArtifactError(f"{self.metadata.name}: is not native, so that only an observer sees its steps")
         return self._calls.profile(self._inputs(feeds))
 
-    def seconds(self, feeds: Mapping[str, NDArray[Any]]) -> float:
-        """The seconds of an execution. On a GPU they are the GPU's own, without the copies of inputs and outputs.
+    def seconds(self, feeds: Mapping[str, NDArray[Any]], executions: int = 1) -> float:
+        """The mean seconds of executions. On a GPU they are the GPU's own, without the copies of inputs and outputs.
 
         Args:
             feeds: As those of `run`.
+            executions: Their number; they are done one after the other.
 
         Raises:
             InputError: As `run`.
             ArtifactError: As `run`.
         """
         if isinstance(self._calls, DeviceCalls):
-            return self._calls.seconds(self._inputs(feeds), 1)
-        start = time.perf_counter()
-        self.run(feeds)
-        return time.perf_counter() - start
+            return self._calls.seconds(self._inputs(feeds), executions)
+        return time_calls(lambda: self.run(feeds), executions)
 
     def observed(self, observer: Observer) -> CompiledModel:
         """The same model, which tells `observer` of each of its steps before and after it; see `profile`.
