@@ -20,6 +20,7 @@ from ..status_line import Teller, telling
 
 if TYPE_CHECKING:
     from ...bench.service import Load
+    from ...machine.limits.peak import Peak
     from ...model.artifact.artifact import CompiledModel
 
 _LONGEST_NAME = 60  # characters of a kernel's name in the table of a profile
@@ -144,7 +145,7 @@ def _services(model: CompiledModel, feeds: Mapping[str, Any], load: Load, tell: 
 
 
 def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None, tell: Teller) -> dict[str, Any]:
-    """The profile of the model, with the limits of this machine; None for limits that cannot be measured.
+    """The profile of the model, with the limits of what executes it; None for limits that are not known.
 
     Args:
         model: The model.
@@ -152,17 +153,10 @@ def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None,
         trace: The file to write a trace of the profiled executions to; None for none.
         tell: Is told what is done.
     """
-    from ...machine.cpu import Cpu
-    from ...machine.limits.peak import peak
     from ...model.call_record import CallRecorder
     from ...model.profile import profile
 
-    limits = None
-    tell("measuring the peak of the machine, unless it is known")
-    try:
-        limits = asdict(peak(Cpu.detect()))
-    except MeasureError as error:
-        print(f"no roofline: {error}", file=sys.stderr)
+    limits = _limits(model, tell)
     recorder = None if trace is None else CallRecorder()
     tell("timing its kernels")
     profiled = profile(model, feeds, timer=recorder).to_json()
@@ -170,7 +164,24 @@ def _profile(model: CompiledModel, feeds: Mapping[str, Any], trace: Path | None,
         from ...report.traces.profile_trace import write_profile_trace
 
         write_profile_trace(trace, model.metadata.name, profiled, recorder.to_json(model.metadata), output.say)
-    return {**profiled, "limits": limits}
+    return {**profiled, "limits": limits and asdict(limits)}
+
+
+def _limits(model: CompiledModel, tell: Teller) -> Peak | None:
+    """The limits of what executes the model: of an NVIDIA GPU as its data sheet states them, of a CPU as measured."""
+    from ...machine.contract import CUDA
+    from ...machine.cpu import Cpu
+    from ...machine.limits.peak import Peak, peak
+
+    if model.device:
+        target = model.metadata.target
+        return Peak(target["flops"], target["bandwidth"]) if model.device == CUDA else None
+    tell("measuring the peak of the machine, unless it is known")
+    try:
+        return peak(Cpu.detect())
+    except MeasureError as error:
+        print(f"no roofline: {error}", file=sys.stderr)
+        return None
 
 
 def _print_run(document: Mapping[str, Any], by: str = "kernel") -> None:
