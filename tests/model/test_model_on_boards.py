@@ -126,10 +126,10 @@ class Timed(BoardModel):
     """A model on a board whose executions take a given time."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+        self.taken = seconds
 
     def stopwatch(self, feeds: Mapping[str, Any]) -> Any:
-        return lambda number: self.seconds
+        return lambda number: self.taken
 
 
 @pytest.mark.parametrize(("seconds", "best"), [((1.0, 2.0, 0.5), 2), ((1.0, 1.0, 1.0), 0), ((1.0, 0.6, 0.5), 2)])

@@ -6,6 +6,7 @@
 //   shuffles        a lane is in its own mask; all lanes of the mask come, with the same mask; the source is in the mask
 // Not modelled: blocks run one after the other, so races between blocks are not found; warps do not run in lockstep.
 #pragma once
+#include <limits.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -220,22 +221,23 @@ inline void mma_sync(D& d, const A& a, const B& b, const C& c) {
 
 // ------------------------------------------------------------------------------------------------------------ launching
 // Executes a kernel: each thread goes through all blocks, and waits for the others of its block after each.
+// If there are more than `most` of them, it goes through as many: the first, the last, and some evenly in between.
 template <typename Kernel>
-inline void host_launch(host_dim3 grid, host_dim3 block, Kernel kernel) {
+inline void host_launch(host_dim3 grid, host_dim3 block, Kernel kernel, long most = LONG_MAX) {
   blockDim = block;
+  const long all = (long)grid.x * grid.y * grid.z, count = all < most ? all : most;
   std::vector<std::thread> threads;
   for (int z = 0; z < block.z; ++z)
     for (int y = 0; y < block.y; ++y)
       for (int x = 0; x < block.x; ++x)
         threads.emplace_back([=] {
           threadIdx = {x, y, z};
-          for (int bz = 0; bz < grid.z; ++bz)
-            for (int by = 0; by < grid.y; ++by)
-              for (int bx = 0; bx < grid.x; ++bx) {
-                blockIdx = {bx, by, bz};
-                kernel();
-                host_barrier(-1);  // shared memory is the next block's from here on
-              }
+          for (long n = 0; n < count; ++n) {
+            const long at = count == all ? n : n * (all - 1) / (count > 1 ? count - 1 : 1);
+            blockIdx = {int(at % grid.x), int(at / grid.x % grid.y), int(at / grid.x / grid.y)};
+            kernel();
+            host_barrier(-1);  // shared memory is the next block's from here on
+          }
         });
   for (std::thread& thread : threads) thread.join();
 }

@@ -35,9 +35,12 @@ Array = NDArray[Any]
 SANITIZERS = ("thread", "address")
 """The sanitizers of g++ that find what a fault on a GPU would do."""
 
+UNWRITTEN = 77
+"""What each element of an output is before a kernel writes it."""
+
 _HEADER = Path(__file__).with_name("cuda_on_host.h")
 _OPTIONS = ("-std=c++20", "-O1", "-g", "-fno-strict-aliasing", "-pthread", "-w")
-_SECONDS = 600.0  # of compiling or running one kernel, at most
+_SECONDS = 600.0  # of compiling one kernel, at most
 _ANY = "struct host_any { void* data; template <typename T> operator T*() const { return (T*)data; } };"
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\)')
 _KINDS = re.compile(r"(?:WARNING|ERROR): (?:Thread|Address)Sanitizer: ([\w-]+(?: [a-z]+)*)|(host fault: [^(]+)")
@@ -49,6 +52,8 @@ def execute_on_host(
     inputs: Sequence[Array],
     sanitizers: Sequence[str] = ("",),
     edit: Callable[[str], str] = lambda source: source,
+    blocks: int | None = None,
+    seconds: float = 600.0,
 ) -> tuple[Execution, ...]:
     """Executes a function that was scheduled for an NVIDIA GPU on this machine's cores, once for each sanitizer.
 
@@ -58,6 +63,9 @@ def execute_on_host(
         inputs: The arrays of its first parameters. The others are outputs.
         sanitizers: Of `SANITIZERS`; an empty name is for none. They work side by side.
         edit: Changes the source before it is compiled, to put in a fault on purpose.
+        blocks: The most blocks of the last kernel that are executed: its first, its last, and some evenly in between.
+            What the others would write keeps the value `UNWRITTEN`. None for all blocks.
+        seconds: The most that an execution may take.
 
     Returns:
         For each sanitizer the outputs, and what it or the header complained of.
@@ -73,18 +81,18 @@ def execute_on_host(
     names = [str(buffer.name) for buffer in function.params]
     given = dict(zip(names, inputs, strict=False))
     outputs = {
-        name: np.full(shape_of(buffer), 77, str(buffer.dtype))
+        name: np.full(shape_of(buffer), UNWRITTEN, str(buffer.dtype))
         for name, buffer in zip(names, function.params, strict=True)
         if name not in given
     }
     arrays = {**given, **outputs}
     sizes |= {name: array.nbytes for name, array in arrays.items()}
     source = edit(_without_cuda(cuda_source(function, device)))
-    program = f'#include "{_HEADER.name}"\n{source}\n{_main(launches, sizes, outputs, given)}'
+    program = f'#include "{_HEADER.name}"\n{source}\n{_main(launches, sizes, outputs, given, blocks)}'
     headers = [_compiled_header(compiler, sanitizer) for sanitizer in sanitizers]
     with ThreadPoolExecutor() as pool:
         return tuple(
-            pool.map(lambda *of: _execute(compiler, program, arrays, tuple(outputs), *of), sanitizers, headers)
+            pool.map(lambda *of: _execute(compiler, program, arrays, tuple(outputs), seconds, *of), sanitizers, headers)
         )
 
 
@@ -141,23 +149,32 @@ def _compile(compiler: str, sanitizer: str, folder: Path, *arguments: str) -> No
 
 
 def _execute(
-    compiler: str, program: str, arrays: Mapping[str, Array], outputs: Sequence[str], sanitizer: str, header: Path
+    compiler: str,
+    program: str,
+    arrays: Mapping[str, Array],
+    outputs: Sequence[str],
+    seconds: float,
+    sanitizer: str,
+    header: Path,
 ) -> Execution:
     with scratch_folder() as folder:
         for name, array in arrays.items():
             np.ascontiguousarray(array).tofile(folder / name)
         (folder / "kernels.cc").write_text(program)
         _compile(compiler, sanitizer, folder, f"-I{header}", f"-I{_HEADER.parent}", "-o", "kernels", "kernels.cc")
-        ran = subprocess.run(
-            ["./kernels"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-            env={"TSAN_OPTIONS": "exitcode=0", "ASAN_OPTIONS": "detect_leaks=0"},
-        )
+        try:
+            ran = subprocess.run(
+                ["./kernels"],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=seconds,
+                check=False,
+                env={"TSAN_OPTIONS": "exitcode=0", "ASAN_OPTIONS": "detect_leaks=0"},
+            )
+        except subprocess.TimeoutExpired:
+            return Execution((), f"takes more than {seconds:.0f} s", ())
         found = {(sanitized or fault).strip() for sanitized, fault in _KINDS.findall(ran.stderr)}
         if ran.returncode != 0:
             error = (ran.stderr.strip().splitlines() or ["no message"])[0]
@@ -174,7 +191,9 @@ def _without_cuda(source: str) -> str:
     return source[begin:]
 
 
-def _main(launches: Sequence[KernelLaunch], sizes: dict[str, int], outputs: dict[str, Array], given: Any) -> str:
+def _main(
+    launches: Sequence[KernelLaunch], sizes: dict[str, int], outputs: dict[str, Array], given: Any, blocks: int | None
+) -> str:
     """A program that reads the arguments, launches the kernels, and writes the outputs."""
     lines = [_ANY, "int main() {"]
     for name, size in sizes.items():
@@ -183,6 +202,7 @@ def _main(launches: Sequence[KernelLaunch], sizes: dict[str, int], outputs: dict
     for launch in launches:
         grid, block = (", ".join(map(str, extents)) for extents in (launch.groups, launch.items))
         call = f"{launch.kernel}({', '.join(launch.arguments)})"
-        lines.append(f"  host_launch({{{grid}}}, {{{block}}}, [=] {{ {call}; }});")
+        most = f", {blocks}" if blocks is not None and launch is launches[-1] else ""
+        lines.append(f"  host_launch({{{grid}}}, {{{block}}}, [=] {{ {call}; }}{most});")
     lines += [f'  host_write("{name}.out", {name}.data, {sizes[name]});' for name in outputs]
     return "\n".join([*lines, "}"])

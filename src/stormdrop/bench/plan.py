@@ -223,9 +223,7 @@ def plan_model(path: Path, peers: Sequence[str], tuning: TuningOptions, peers_on
         low = {"precision": BF16} if mixed and peer in IN_BFLOAT16 else {}
         contenders.append(ContenderSpec(peer, makers[peer], {**theirs, **low}, peers_on))
         if peer == "onnxruntime" and peers_on == CPU and in_bytes and sums_saturate():
-            contenders.append(
-                ContenderSpec(ONNXRUNTIME_EXACT, makers[peer], {**theirs, "entries": {EXACT_SUMS: "1"}})
-            )
+            contenders.append(ContenderSpec(ONNXRUNTIME_EXACT, makers[peer], {**theirs, "entries": {EXACT_SUMS: "1"}}))
     tolerance = TOLERANCE_OF_ROUNDING if mixed or in_bytes else TOLERANCE
     return Plan(str(path), contenders, None, {}, tolerance=tolerance)
 

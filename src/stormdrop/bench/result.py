@@ -118,8 +118,7 @@ class BenchResult:
                 "samples": list(standing.samples),
                 "services": [service.to_json() for service in standing.services],
                 "device": standing.device,
-                "call": (call := standing.call)
-                and {"seconds": call.estimate, "interval": [call.low, call.high]},
+                "call": (call := standing.call) and {"seconds": call.estimate, "interval": [call.low, call.high]},
             }
             for standing in self.standings
         ]

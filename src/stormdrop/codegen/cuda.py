@@ -70,8 +70,7 @@ def resources(source: str, device: Gpu) -> list[Resources]:
     Raises:
         MeasureError: There is no `nvcc`, or it does not know the architecture, or the source does not compile.
     """
-    (kernels,) = resources_of([source], device)
-    return kernels
+    return compile_cubin(source, device)[1]
 
 
 def resources_of(sources: Sequence[str], device: Gpu) -> list[list[Resources]]:
@@ -89,18 +88,18 @@ def resources_of(sources: Sequence[str], device: Gpu) -> list[list[Resources]]:
     found: list[list[Resources]] = [[] for _ in sources]
     for headers, positions in by_headers.items():
         if len(positions) == 1:
-            found[positions[0]] = _compiled(sources[positions[0]], device)
+            found[positions[0]] = resources(sources[positions[0]], device)
             continue
         bodies = ("".join(parts[position][1:]) for position in positions)
         named = [_KERNEL.sub(rf"\1{_OF}{number}(", body) for number, body in enumerate(bodies)]
-        for kernel in _compiled(headers + "\n".join(named), device):
+        for kernel in resources(headers + "\n".join(named), device):
             name, _, number = kernel.name.rpartition(_OF)
             found[positions[int(number)]].append(replace(kernel, name=name))
     return found
 
 
-def compile_cubin(source: str, device: Gpu) -> bytes:
-    """The machine code of a CUDA source, compiled with `nvcc` as TVM does.
+def compile_cubin(source: str, device: Gpu) -> tuple[bytes, list[Resources]]:
+    """The machine code of a CUDA source, compiled with `nvcc` as TVM does, and the resources that each kernel needs.
 
     Args:
         source: The kernels.
@@ -110,8 +109,8 @@ def compile_cubin(source: str, device: Gpu) -> bytes:
         MeasureError: There is no `nvcc`, or it does not know the architecture, or the source does not compile.
     """
     with scratch_folder() as folder:
-        _nvcc(source, device, folder)
-        return (folder / _CUBIN).read_bytes()
+        said = _nvcc(source, device, folder)
+        return (folder / _CUBIN).read_bytes(), _resources_in(said)
 
 
 def _nvcc(source: str, device: Gpu, folder: Path) -> str:
@@ -131,9 +130,8 @@ def _nvcc(source: str, device: Gpu, folder: Path) -> str:
     return done.stderr
 
 
-def _compiled(source: str, device: Gpu) -> list[Resources]:
-    with scratch_folder() as folder:
-        said = _nvcc(source, device, folder)
+def _resources_in(said: str) -> list[Resources]:
+    """The resources of each kernel that `ptxas` tells of."""
     kernels, name, spilled = [], "", 0
     for line in said.splitlines():
         if entry := _FUNCTION.search(line):

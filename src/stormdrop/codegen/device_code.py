@@ -6,7 +6,7 @@ scheduled functions by symbol  --TVM-->  CUDA or OpenCL source, and how the kern
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -16,7 +16,7 @@ from ..errors import MeasureError
 from ..machine.contract import OPENCL
 from ..machine.gpu import Gpu
 from ..runtime.device.code import CUBIN, OPENCL_SOURCE, DeviceKernel, Image, Launch
-from .cuda import compile_cubin
+from .cuda import Resources, compile_cubin
 from .gpu_lowering import KernelLaunch, argument_bytes, launches_of, lower_for_gpu
 
 
@@ -28,11 +28,13 @@ class DeviceModule:
         kernels: How each is launched, by the symbol of its function.
         source: The source of all of them.
         image: Their code as a device loads it.
+        resources: What `ptxas` says that each launched kernel needs; none for OpenCL.
     """
 
     kernels: Mapping[str, DeviceKernel]
     source: str
     image: Image
+    resources: Sequence[Resources] = ()
 
 
 def build_for_device(functions: Mapping[str, PrimFunc], device: Gpu) -> DeviceModule:
@@ -59,12 +61,10 @@ def build_for_device(functions: Mapping[str, PrimFunc], device: Gpu) -> DeviceMo
     if lowered:
         module = generate(finalize()(tvm.IRModule(lowered)), target)
         source = str(module.inspect_source("cl" if opencl else "cuda"))
-    image = (
-        Image(OPENCL_SOURCE, "", source.encode())
-        if opencl
-        else Image(CUBIN, device.arch, compile_cubin(source, device))
-    )
-    return DeviceModule(kernels, source, image)
+    if opencl:
+        return DeviceModule(kernels, source, Image(OPENCL_SOURCE, "", source.encode()))
+    cubin, resources = compile_cubin(source, device)
+    return DeviceModule(kernels, source, Image(CUBIN, device.arch, cubin), resources)
 
 
 def _kernel(function: PrimFunc, launches: tuple[KernelLaunch, ...], sizes: Mapping[str, int]) -> DeviceKernel:

@@ -1,4 +1,4 @@
-"""Peers of models on NVIDIA GPUs, with stand-ins for `torch.cuda`, for onnxruntime's sessions and for CUDA's runtime."""
+"""Peers of models on NVIDIA GPUs, with stand-ins for `torch.cuda`, onnxruntime's sessions and CUDA's runtime."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_torch_without_a_gpu_takes_no_part(model: bytes, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Log]:
-    """onnxruntime whose GPU is the CPU. Returns the providers of each session, and what CUDA's runtime was asked for."""
+    """onnxruntime whose GPU is the CPU. Returns the providers of each session, and what CUDA was asked for."""
     onnxruntime = pytest.importorskip("onnxruntime")
     opened: list[Any] = []
     log = Log()
@@ -139,9 +139,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], Log]:
     names = [onnxruntime_cuda.CudaModel.provider, onnxruntime_cuda.TensorrtModel.provider]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
     monkeypatch.setattr(onnxruntime, "InferenceSession", OnCpu)
-    monkeypatch.setattr(
-        onnxruntime, "OrtValue", SimpleNamespace(ortvalue_from_numpy=lambda array, *_: value(array))
-    )
+    monkeypatch.setattr(onnxruntime, "OrtValue", SimpleNamespace(ortvalue_from_numpy=lambda array, *_: value(array)))
     runtime: Any = ModuleType("cuda.bindings.runtime")
     runtime.cudaStreamCreate = lambda: (0, 77)
     runtime.cudaEventCreate = lambda: (0, object())

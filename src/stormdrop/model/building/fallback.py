@@ -82,6 +82,7 @@ def attempt(schedule: Schedule, step: Callable[[Schedule], _T], otherwise: _T) -
 
 
 def block_names(schedule: Schedule) -> list[str]:
+    """The names of the blocks of a schedule, in their order."""
     return [schedule.get(block).name_hint for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
 
 

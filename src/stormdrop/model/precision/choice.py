@@ -137,7 +137,7 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
         graph: The model in float32.
         references: What it should compute, at each size.
         options: How it is tuned. `max_error` is the error that `auto` allows.
-        machine: The machine that it is for: a CPU. A warning is logged if it multiplies bfloat16 no faster than float32.
+        machine: The CPU that it is for. A warning is logged if it multiplies bfloat16 no faster than float32.
 
     Raises:
         InputError: The machine is a GPU.
