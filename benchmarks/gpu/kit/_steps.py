@@ -335,21 +335,27 @@ def models(kit: Kit) -> None:
         kit.item(f"{name}: tuned", partial(_tuned, kit, name))
 
 
-def _compiled(kit: Kit, name: str) -> dict[str, Any]:
+def _graph(name: str) -> Any:
+    """The ONNX model of a name. torch exports some of them."""
     from _graphs import graph
 
-    model = graph(name)
+    try:
+        return graph(name)
+    except ImportError as error:
+        raise Skipped(str(error)) from error
+
+
+def _compiled(kit: Kit, name: str) -> dict[str, Any]:
+    model = _graph(name)
     begin = time.perf_counter()
     compiled = sd.compile_model(model, target=kit.target, store=sd.open_store("sqlite://"))
     return {"compile_seconds": time.perf_counter() - begin, "kernels": sum(map(len, compiled.metadata.calls))}
 
 
 def _tuned(kit: Kit, name: str) -> dict[str, Any]:
-    from _graphs import graph
-
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"{name}.onnx")
-        file.write_bytes(graph(name).SerializeToString())  # peers of a saved model read the file that it comes from
+        file.write_bytes(_graph(name).SerializeToString())  # peers of a saved model read the file that it comes from
         result = sd.tune_model(file, **kit.tuning(_MODEL_SECONDS), out=Path(folder, "model"))
         found = {"latency": asdict(result.latency), "trials": result.trials, "max_error": result.verified.max_error}
         beside = sd.bench(Path(folder, "model"), rounds=2 if kit.host else _ROUNDS)

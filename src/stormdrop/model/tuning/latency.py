@@ -55,6 +55,13 @@ def execution_seconds(model: CompiledModel, feeds: Feeds) -> float:
     return model.seconds(feeds)
 
 
+def _turn_seconds(model: CompiledModel, feeds: Feeds) -> float:
+    """Wall seconds of `execution_seconds`, which a GPU's own seconds do not tell."""
+    begin = clock.perf_counter()
+    execution_seconds(model, feeds)
+    return clock.perf_counter() - begin
+
+
 def choose_parts(graph: Graph, machine: Cpu, feeds: Sequence[Feeds], run: TuningRun) -> Graph:
     """Lets onnxruntime run all of a model if its parts take most of the time that it needs for all of it.
 
@@ -131,7 +138,7 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
     quiet: list[list[float]] = []
     try:
         watch = LoadWatch(cores)
-        turns = [2 * execution_seconds(model, feeds) for model, feeds in calls]
+        turns = [_turn_seconds(model, feeds) for model, feeds in calls]
         # Fifteen rounds of a small model are over in some milliseconds, which may be noisy ones.
         most = max(MOST_ROUNDS, round(_SHORT_SECONDS / sum(turns)))
         wanted = rounds_within(turns, _granted(run, _LATENCY_SECONDS, _LEAST_SECONDS), most=most)
@@ -179,7 +186,7 @@ def inside_profile(model: CompiledModel, feeds: Feeds, run: TuningRun) -> Profil
     if run.interrupted or isinstance(model, BoardModel):
         return None
     until = max(run.end, clock.perf_counter())  # the last timing has waited already
-    turn = 3 * execution_seconds(model, feeds)
+    turn = 1.5 * _turn_seconds(model, feeds)
     if run.left == 0.0 and FEWEST_ROUNDS * turn > _PROFILE_SECONDS:
         return None
     rounds = rounds_within([turn], _granted(run, _PROFILE_SECONDS))

@@ -1,0 +1,85 @@
+"""`bench`, `run` and `report` of a model on a GPU: by OpenCL on PoCL, and what is refused without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command_line import SMALL, complaint, document, document_of_process, output_of
+
+from stormdrop.machine.opencl import opencl_devices
+
+pytestmark = pytest.mark.compiles
+needs_opencl = pytest.mark.skipif(
+    not opencl_devices(), reason="OpenCL finds no device here (it needs pyopencl and a driver such as PoCL)"
+)
+
+
+@pytest.fixture(scope="module")
+def on_gpu(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small model, tuned for OpenCL."""
+    folder = tmp_path_factory.mktemp("opencl")
+    words = ["--target", "opencl", "--trials", 2, "--out", folder / "gpu.sd", "--db", folder / "r.db"]
+    document_of_process("tune", artifact.with_name("small.onnx"), *words)
+    return folder / "gpu.sd"
+
+
+@needs_opencl
+def test_a_model_on_a_gpu_is_timed_by_its_clock(on_gpu: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    done = document(capfd, "bench", on_gpu, "--rounds", 2)
+    (ours,) = done["contenders"]  # nothing else runs by OpenCL
+    assert (ours["name"], ours["device"], done["skipped"]) == ("stormdrop", "opencl", {})
+    low, high = ours["call"]["interval"]
+    assert ours["seconds"] > 0 and 0 < low <= ours["call"]["seconds"] <= high
+
+
+@needs_opencl
+def test_peers_that_are_named_run_on_the_cpu(
+    on_gpu: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    words = ["--rounds", 2, "--against", "onnxruntime", "--report", tmp_path / "bench.html"]
+    _, theirs = document(capfd, "bench", on_gpu, *words, "--for", "0.2s", "--calls", "2")["contenders"]
+    assert (theirs["device"], theirs["call"], theirs["agrees"]) == ("cpu", None, True)
+    assert theirs["services"][0]["ratio"] > 0
+    assert "onnxruntime runs on the CPU" in (tmp_path / "bench.html").read_text()
+    text = output_of(capfd, "bench", on_gpu, *words[:4])
+    assert "with copies" in text and "onnxruntime: runs on the CPU" in text
+
+
+@needs_opencl
+def test_a_saved_model_runs_on_what_it_was_made_for(
+    on_gpu: Path, artifact: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = complaint(capfd, "bench", on_gpu, "--target", "cpu")
+    assert said == f"target cpu: {on_gpu} was made for opencl: leave the target out"
+    assert "was made for cpu: leave" in complaint(capfd, "bench", artifact, "--target", "opencl")
+
+
+@needs_opencl
+def test_a_profile_on_a_gpu(on_gpu: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    profile = document(capfd, "run", on_gpu, "--profile", "--threads", 1)["profile"]
+    assert profile["limits"] is None  # OpenCL does not tell them, and those of the CPU are others
+    assert all(kernel["seconds"] > 0 for kernel in profile["kernels"])
+    document(capfd, "run", on_gpu, "--profile", "--trace", tmp_path / "trace.json")
+    trace = (tmp_path / "trace.json").read_text()
+    assert all(kernel["name"] in trace for kernel in profile["kernels"])
+
+
+@needs_opencl
+def test_a_report_on_a_gpu_model(on_gpu: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    output_of(capfd, "report", on_gpu, "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "gpu_contraction" in page and "doctor --refresh" not in page  # which measures the CPU
+
+
+def test_operators_on_gpus_are_timed_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
+    assert complaint(capfd, "bench", *SMALL, "--target", "cuda/a100") == (
+        "target a100: bench times operators on CPUs only; benchmarks/gpu/run.py times them on GPUs"
+    )
+
+
+def test_a_model_for_a_gpu_that_is_not_here(artifact: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    target = "cuda/sm_75:multiprocessors=1:clock=1e9:bandwidth=1e9"
+    said = complaint(capfd, "bench", artifact.with_name("small.onnx"), "--target", target)
+    assert "there is no" in said and "stormdrop compile makes a model for it without measuring" in said
