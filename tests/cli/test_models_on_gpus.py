@@ -34,9 +34,7 @@ def test_a_model_on_a_gpu_is_timed_by_its_clock(on_gpu: Path, capfd: pytest.Capt
 
 
 @needs_opencl
-def test_peers_that_are_named_run_on_the_cpu(
-    on_gpu: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_peers_that_are_named_run_on_the_cpu(on_gpu: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
     words = ["--rounds", 2, "--against", "onnxruntime", "--report", tmp_path / "bench.html"]
     _, theirs = document(capfd, "bench", on_gpu, *words, "--for", "0.2s", "--calls", "2")["contenders"]
