@@ -21,6 +21,7 @@ from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction
 from stormdrop.sketches.gpu.features import estimated_seconds
 from stormdrop.sketches.gpu.limits import within_limits
+from stormdrop.sketches.gpu.streaming import GpuStreaming
 from stormdrop.sketches.gpu.tiling import Tilings
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Columnwise, Space
@@ -153,8 +154,34 @@ def test_every_point_is_within_the_hardwares_limits() -> None:
 
 
 def test_prime_extents_have_a_contraction() -> None:
-    for work in (operators.batch_matmul(16, 257, 257, 64), operators.matmul(1, 509, 64)):
+    for work in (operators.batch_matmul(16, 257, 257, 64), operators.matmul(2, 509, 64)):
         assert GpuContraction().space(work, A100) is not None
+
+
+@pytest.mark.parametrize(
+    ("work", "threads"),
+    [
+        (operators.matmul(1, 1000, 512), (8, 32, 1)),  # neighbours along the columns of the weights, which are (k, n)
+        (operators.dense(1, 1000, 512, bias=1), (32, 8, 1)),  # neighbours along the terms: the weights are (n, k)
+        (operators.conv2d(1, 1, 1, 64, 32, 1, 1), (32, 8, 1)),
+        (operators.batch_matmul(3, 1, 40, 64), (8, 32, 1)),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_threads_share_the_terms_of_a_matrix_times_a_vector(work: Workload, threads: tuple[int, int, int]) -> None:
+    ((sketch, space),) = sketches_for(work, A100)
+    assert sketch.name == GpuStreaming.name
+    (launch,) = launches(sketch.apply(work, A100, space.config(space.origin)).main, A100)
+    assert launch.items == threads
+
+
+@pytest.mark.parametrize(
+    "work",
+    [operators.matmul(2, 1000, 512), operators.depthwise_conv2d(1, 7, 7, 32, 3, 3, pad=1)],
+    ids=lambda work: work.name,
+)
+def test_what_is_read_again_is_tiled(work: Workload) -> None:
+    assert GpuContraction().space(work, A100) is not None
 
 
 def test_limits_of_one_tiling_and_of_many_are_the_same() -> None:

@@ -44,7 +44,10 @@ class GpuContraction:
     max_error: ClassVar[float] = 0.0
 
     def space(self, workload: Workload, target: Gpu) -> Space | None:
-        """The tilings of a contraction within the device's limits; None if the function is no contraction.
+        """The tilings of a contraction within the device's limits.
+
+        None if the function is no contraction, or if it reads each element of an operand once: tiles would use nothing
+        again, and a thread for each output is too few of them. `GpuStreaming` shares the terms of an output.
 
         The knobs are five factors per spatial axis, three per reduction, the elements per fetch of each operand, and
         the steps that are unrolled.
@@ -162,6 +165,8 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     try:
         axes = find_fused_contraction(workload).axes
     except UnsupportedFunction:
+        return None
+    if axes.read_once:
         return None
     tiling = default_tiling(axes, target)
     if tiling is None:

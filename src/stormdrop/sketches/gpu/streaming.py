@@ -1,8 +1,9 @@
-"""The sketch `gpu_streaming`: everything that is no contraction, such as elementwise chains, pools, and softmax.
+"""The sketch `gpu_streaming`: everything that no other sketch takes, such as elementwise chains, pools, and softmax.
 
     elementwise       blocks of threads, each of which computes a vector of neighbouring elements
     reductions        `lanes` threads of a block share the terms of an element and combine their partial results; what
-                      follows (the division of a mean) is computed by the thread that has the element
+                      follows (the division of a mean) is computed by the thread that has the element. So are products
+                      of a matrix and a vector
     rows (softmax)    a block per row, which runs the stages one after the other with their results in shared memory
 
 Elementwise stages are inlined into the stages that read them. The remaining stages run as one kernel after the other.
@@ -23,7 +24,7 @@ from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import contiguous
 from ...ir.expressions import variables
 from ...ir.kept import kept
-from ...ir.stages import Stage, StageGraph
+from ...ir.stages import Stage, StageGraph, shape_of
 from ...ir.workload import Workload
 from ...machine.gpu import WARP, Gpu
 from ...space import Constraint, Knob, Ordinal, Space
@@ -155,10 +156,7 @@ def _schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Ma
         inner, last = [*inner, last], copy
         spatial, last_terms = _spatial_and_reduced(schedule, last)
     fused = schedule.fuse(*spatial)
-    # Neighbouring threads read neighbouring memory: along the terms if these are contiguous.
-    along_terms = any(
-        contiguous(load, stage.reductions[-1].var) for stage in stages if stage.reductions for load in stage.loads()
-    )
+    along_terms = _along_terms(stages)
     lane_axis = "threadIdx.x" if along_terms else "threadIdx.y"
     for block in [*reversed(inner), last]:
         terms = last_terms
@@ -178,6 +176,14 @@ def _schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Ma
     schedule.bind(blocks, "blockIdx.x")
     schedule.bind(elements, "threadIdx.y" if along_terms and lanes > 1 else "threadIdx.x")
     _annotate_unroll(schedule, blocks, config)
+
+
+def _along_terms(stages: Sequence[Stage]) -> bool:
+    """Whether neighbouring terms, rather than neighbouring elements, are neighbours in the largest buffer."""
+    loads = [(stage, load) for stage in stages if stage.reductions for load in stage.loads()]
+    most = max((math.prod(shape_of(load.source)) for _, load in loads), default=0)
+    largest = [(stage, load) for stage, load in loads if math.prod(shape_of(load.source)) == most]
+    return any(contiguous(load, stage.reductions[-1].var) for stage, load in largest)
 
 
 def _schedule_rows(schedule: Schedule, stages: Sequence[Stage], shared: int, config: Mapping[str, Any]) -> None:

@@ -72,6 +72,16 @@ class ContractionAxes:
         """Multiplications and additions."""
         return 2.0 * math.prod(extent for _, extent in (*self.spatial, *self.reductions))
 
+    @property
+    def read_once(self) -> bool:
+        """Whether each product has an element of one operand to itself, as in a product of a matrix and a vector."""
+        axes = {name for name, extent in (*self.spatial, *self.reductions) if extent > 1}
+        by_operand = (
+            [axes.intersection(name for name, _ in dimension) for dimension in operand.dimensions]
+            for operand in self.operands
+        )
+        return any(max(map(len, found)) <= 1 and set().union(*found) == axes for found in by_operand)
+
 
 class ResourceUse:
     """Which resources of a device a tiling uses: integers for one tiling, or arrays of shape (n,) for n tilings."""
