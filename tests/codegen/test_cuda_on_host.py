@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from stand_ins.cuda_on_host import execute_on_host
+from stand_ins.cuda_on_host import UNWRITTEN, execute_on_host
 from stand_ins.opencl_execution import Execution
 from stormdrop import operators
 from stormdrop.ir.reference import evaluate_graph
@@ -67,3 +67,21 @@ def test_tensor_cores_in_half_precision() -> None:
     work = operators.matmul(32, 32, 32, dtype="float16")
     execution = run(work)
     assert is_right(work, execution) and not execution.complaints
+
+
+def test_some_blocks_of_a_grid() -> None:
+    work = operators.elementwise(shape=(9, 32), kind="relu")
+    (sketch, space), *_ = sketches_for(work, A100)
+    function = sketch.apply(work, A100, {**space.config(space.origin), "threads": 32}).main
+    (execution,) = execute_on_host(function, A100, work.random_inputs(0), blocks=3)
+    written = (execution.outputs[0] != UNWRITTEN).all(axis=1)
+    assert written.nonzero()[0].tolist() == [0, 4, 8]
+    assert (execution.outputs[0][~written] == UNWRITTEN).all()
+
+
+def test_patience_with_a_kernel_ends() -> None:
+    work = operators.matmul(64, 64, 512)
+    (sketch, space), *_ = sketches_for(work, A100)
+    function = sketch.apply(work, A100, space.config(space.origin)).main
+    (execution,) = execute_on_host(function, A100, work.random_inputs(0), seconds=0.001)
+    assert execution.error == "takes more than 0 s"
