@@ -17,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import tvm
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.tirx import ForKind, IterVar
+from tvm_ffi import structural_equal
 
 from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import contiguous
@@ -89,12 +91,16 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     constraints = []
     origin: dict[str, Any] = {"threads": min(256, largest)}
     reduces = any(stage.reductions for stage in graph.stages)
-    if not _row_axes(graph.stages):
+    across_threads = all(map(_across_threads, graph.stages))
+    if _row_axes(graph.stages):
+        if not across_threads:
+            return None
+    else:
         if not _shared_axes(graph.stages) and not all(stage.reductions for stage in graph.stages):
             knobs.append(Ordinal("vector", _VECTORS))
             origin["vector"] = 1
         terms = max(math.prod(axis.extent for axis in stage.reductions) for stage in graph.stages)
-        if terms > 1:
+        if terms > 1 and across_threads:
             knobs.append(Ordinal("lanes", [count for count in _LANES if count <= terms]))
             constraints.append(Constraint(("threads", "lanes"), lambda threads, lanes: lanes <= threads, "lanes fit"))
             origin["lanes"] = max(count for count in _LANES if count <= min(terms, WARP))
@@ -102,6 +108,23 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
         knobs.append(Ordinal("unroll", _UNROLL))
         origin["unroll"] = 16
     return Space(GpuStreaming.name, knobs, constraints, origin)
+
+
+def _across_threads(stage: Stage) -> bool:
+    """Whether threads can share the reduction of a stage: TVM wants to know the value that it starts from.
+
+    It knows the least number of a type for a maximum, not -infinity, which a maximum of a model may start from.
+    """
+    if stage.combine is None:
+        return True
+    dtype = str(stage.buffer.dtype)
+    known = {
+        "sum": tirx.const(0, dtype),
+        "product": tirx.const(1, dtype),
+        "max": tirx.min_value(dtype),
+        "min": tirx.max_value(dtype),
+    }
+    return bool(structural_equal(stage.identity, known[stage.combine]))
 
 
 def _row_axes(stages: Sequence[Stage]) -> int:
