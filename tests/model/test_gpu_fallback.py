@@ -38,7 +38,8 @@ MODELS = {
     "matmul": "(float[7, 149] x, float[149, 3] z) => (float[7, 3] y) { y = MatMul(x, z) }",
     "transpose": "(float[7, 149, 3] x) => (float[3, 7, 149] y) { y = Transpose<perm = [2, 0, 1]>(x) }",
     "concatenation": "(float[7, 149] x, float[7, 3] z) => (float[7, 152] y) { y = Concat<axis = 1>(x, z) }",
-    "parts of one name": "(float[9, 5] x) => (float[3, 5] a, float[3, 5] b, float[3, 5] c) { a, b, c = Split<num_outputs = 3>(x) }",
+    "parts of one name": "(float[9, 5] x) => (float[3, 5] a, float[3, 5] b, float[3, 5] c) "
+    "{ a, b, c = Split<num_outputs = 3>(x) }",
     "slice": "(float[7, 149] x) => (float[7, 75] y) <int64[1] a = {-1}, int64[1] e = {-1000}, int64[1] d = {1}, "
     "int64[1] s = {-2}> { y = Slice(x, a, e, d, s) }",
     "one hot": "(int64[7, 3] i) => (float[7, 3, 10] y) <int64 d = {10}, float[2] v = {0, 1}> { y = OneHot(i, d, v) }",

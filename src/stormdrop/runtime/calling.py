@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, shown
+from .device.calls import DeviceCalls
+from .device.device_array import DeviceArray, is_on_cuda
 from .sizes import Size, TensorInfo, described, sizes_in_words
 
 if TYPE_CHECKING:
-    from .inputs import Array, CallInputs
+    from .inputs import CallInputs
 
 
 class CallableModel:
@@ -21,10 +23,48 @@ class CallableModel:
 
     metadata: Any
     _inputs: CallInputs
+    _calls: Any
 
-    def _results(self, feeds: Any) -> Sequence[Array]:
+    def _results(self, feeds: Any) -> Sequence[Any]:
         """The outputs for inputs by name."""
         raise NotImplementedError
+
+    def run_on_device(self, feeds: Mapping[str, Any], stream: Any = None) -> dict[str, DeviceArray]:
+        """Runs a model for an NVIDIA GPU on arrays in its memory: nothing is copied from it, and nothing waited for.
+
+        A call and `run` do the same, in the default stream, if an input is such an array.
+
+        Args:
+            feeds: Each input by name: anything with `__dlpack__` or `__cuda_array_interface__`, as torch, CuPy, JAX and
+                Numba have it. Together they have the shapes of one of `sizes`.
+            stream: The caller's stream: its handle, or a stream of torch, CuPy or Numba; None is the default stream.
+
+        Returns:
+            All outputs by name. They belong to the caller; the stream fills them.
+
+        Raises:
+            DeviceError: There is no such GPU, it has too little memory, or the stream is being captured.
+            InputError: The model is for another device, or has parts that onnxruntime runs; or an input is in other
+                memory, of another type or shape, or not contiguous.
+
+        Example:
+            ```python
+            outputs = model.run_on_device({"x": torch.randn(1, 3, 224, 224, device="cuda")})
+            y = torch.from_dlpack(outputs["y"])
+            ```
+        """
+        if not isinstance(self._calls, DeviceCalls):
+            raise InputError(f"{self.metadata.name}: is for the CPU, and takes no arrays in the memory of a GPU")
+        size, arrays = self._inputs.elsewhere(feeds)
+        results = self._calls.run_on_device(size, arrays, stream)
+        return {info.name: value for info, value in zip(self.outputs, results, strict=True)}
+
+    def _results_on_device(self, feeds: Any) -> Sequence[DeviceArray] | None:
+        """The outputs, if a GPU runs the model and an input lies in the memory of one; None if not."""
+        on_gpu = isinstance(self._calls, DeviceCalls) and isinstance(feeds, Mapping)
+        if on_gpu and any(map(is_on_cuda, feeds.values())):
+            return list(self.run_on_device(feeds).values())
+        return None
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:

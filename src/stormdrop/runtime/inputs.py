@@ -106,8 +106,28 @@ class CallInputs:
         wanted, rows = self._dispatched(given)
         return Given(wanted, rows, [self._checked(*each, rows) for each in zip(wanted.inputs, given, strict=True)])
 
-    def _given(self, feeds: Any) -> list[Array]:
-        """The inputs as arrays, in their order."""
+    def elsewhere(self, feeds: Mapping[str, Any]) -> tuple[int, list[Any]]:
+        """The size of a call whose inputs are in another memory, and the inputs in their order, otherwise unchecked.
+
+        Args:
+            feeds: What the caller gives for each input, by name.
+
+        Raises:
+            InputError: An input is missing or unknown, or no size has their shapes.
+        """
+        self._check_names(feeds)
+        values = [feeds[name] for name in self.names]
+        if self._only is not None:
+            return 0, values  # the check of each input has the better message
+        shapes = tuple(tuple(value.shape) for value in values)
+        wanted, rows = self._by_shapes.get(shapes, (None, None))
+        if wanted is None or rows is not None:
+            given = shapes_in_words(dict(zip(self.names, shapes, strict=True)))
+            raise InputError(f"{self._name} {lacking_size(self.sizes, (), given)}")
+        return wanted.index, values
+
+    def _check_names(self, feeds: Any) -> None:
+        """Raises `InputError` if an input is missing or unknown."""
         if not isinstance(feeds, Mapping):
             first = f"{{{self.names[0]!r}: x}}" if self.names else "{}"
             raise InputError(
@@ -116,12 +136,14 @@ class CallInputs:
             )
         if feeds.keys() != set(self.names):
             self._refuse_unknown(feeds.keys() - set(self.names) - set(self._ignored))
-        given = []
         for name in self.names:
             if name not in feeds:
                 raise InputError(f"{self._name}: input {name!r} is missing")
-            given.append(_as_array(f"{self._name}: input {name!r}", feeds[name]))
-        return given
+
+    def _given(self, feeds: Any) -> list[Array]:
+        """The inputs as arrays, in their order."""
+        self._check_names(feeds)
+        return [_as_array(f"{self._name}: input {name!r}", feeds[name]) for name in self.names]
 
     def _dispatched(self, given: Sequence[Array]) -> tuple[Wanted, int | None]:
         if self._only is not None:

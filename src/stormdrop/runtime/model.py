@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,10 +93,12 @@ class CompiledModel(CallableModel):
             InputError: As `run`.
             ArtifactError: As `run`.
         """
-        return self._calls.profile(self._inputs(feeds))
+        times: list[tuple[str, float]] = self._calls.profile(self._inputs(feeds))
+        return times
 
-    def _results(self, feeds: Any) -> list[Array]:
-        return self._calls(self._inputs(feeds))
+    def _results(self, feeds: Any) -> Sequence[Any]:
+        on_device = self._results_on_device(feeds)
+        return self._calls(self._inputs(feeds)) if on_device is None else on_device
 
 
 def load(folder: str | Path, digest: str | None = None, threads: int | None = None) -> CompiledModel:

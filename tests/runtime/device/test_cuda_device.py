@@ -22,12 +22,16 @@ from stormdrop.codegen import device_code
 from stormdrop.errors import ArtifactError, DeviceError, InputError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS
+from stormdrop.runtime.device.calls import DeviceCalls
 from stormdrop.runtime.device.code import CUBIN, OPENCL_SOURCE, PTX, DeviceCode, DeviceKernel, Image, Launch
 from stormdrop.runtime.device.cuda import CudaDevice
+from stormdrop.runtime.device.device_array import DeviceArray
 from stormdrop.runtime.device.execution import DeviceExecution, DeviceProgram
 from stormdrop.runtime.device.opencl import open_opencl, opencl_devices
+from stormdrop.runtime.metadata import Metadata
+from stormdrop.runtime.model import CompiledModel
 from stormdrop.runtime.program import Constant, Program, SizeProgram, Step, View
-from stormdrop.runtime.sizes import TensorInfo
+from stormdrop.runtime.sizes import Size, TensorInfo
 from stormdrop.sketches.registry import sketches_for
 
 Array = Any
@@ -195,6 +199,34 @@ def test_arrays_of_others_on_their_stream(driver: CudaDriver, x: Array) -> None:
     np.testing.assert_array_equal(execution.run([x])[0], x * 2 + CONSTANT)
     for release, handle in [("cuMemFree", given.address), ("cuStreamDestroy", mine), ("cuStreamDestroy", producer)]:
         in_context(driver, release, handle)
+
+
+def model_of(calls: DeviceCalls | None) -> CompiledModel:
+    """A model whose metadata fit the program."""
+    metadata = Metadata(
+        "net", (X,), (Y,), "a100", (), (Size((X,), (Y,)),), (), (), False, "cuda", "", "1", {}, "0" * 64
+    )
+    return CompiledModel(calls, metadata, Path("net.sd"), 1)  # type: ignore[arg-type]
+
+
+def test_a_model_takes_arrays_of_the_gpu_and_of_this_machine(driver: CudaDriver, x: Array) -> None:
+    model = model_of(DeviceCalls(lambda: CudaDevice(0, driver), PROGRAM, CODE, [CONSTANT]))
+    given = Foreign(driver, x)
+    y = model(given)
+    assert isinstance(y, DeviceArray) and y.__cuda_array_interface__["shape"] == SHAPE
+    z = model.run_on_device({"x": y})["y"]
+    result = np.empty(SHAPE, np.float32)
+    in_context(driver, "cuMemcpyDtoHAsync", result.ctypes.data, z.__cuda_array_interface__["data"][0], BYTES, 1)
+    in_context(driver, "cuStreamSynchronize", 1)
+    np.testing.assert_array_equal(result, (x * 2 + CONSTANT) * 2 + CONSTANT)
+    np.testing.assert_array_equal(model(x), x * 2 + CONSTANT)
+    with pytest.raises(InputError, match="input 'x' is missing"):
+        model.run_on_device({})
+    with pytest.raises(InputError, match="has no input 'z'"):
+        model.run_on_device({"x": given, "z": given})
+    with pytest.raises(InputError, match="net: is for the CPU, and takes no arrays in the memory of a GPU"):
+        model_of(None).run_on_device({"x": given})
+    in_context(driver, "cuMemFree", given.address)
 
 
 def test_a_call_on_the_default_stream(driver: CudaDriver, x: Array) -> None:
@@ -489,9 +521,10 @@ def test_a_network_of_two_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         (sketch, space), *_ = sketches_for(work, gpu)
         return sketch.apply(work, gpu, space.config(space.origin)).main
 
-    monkeypatch.setattr(
-        device_code, "compile_cubin", lambda source, _: LIBRARY + str(library_of(source, tmp_path)).encode()
-    )
+    def compiled(source: str, _: Any) -> tuple[bytes, list[Any]]:
+        return LIBRARY + str(library_of(source, tmp_path)).encode(), []
+
+    monkeypatch.setattr(device_code, "compile_cubin", compiled)
     works = {"layer": operators.matmul(8, 40, 24), "softmax": operators.softmax(8, 40)}
     module = device_code.build_for_device({name: function(work) for name, work in works.items()}, gpu)
     views = (

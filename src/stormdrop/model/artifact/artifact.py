@@ -308,12 +308,16 @@ class CompiledModel(CallableModel):
         """
         return {info.name: value for info, value in zip(self.outputs, self._results(feeds), strict=True)}
 
-    def _results(self, feeds: Any) -> Sequence[NDArray[Any]]:
+    def _results(self, feeds: Any) -> Sequence[Any]:
+        on_device = self._results_on_device(feeds)
+        if on_device is not None:
+            return on_device
         given = self._inputs(feeds)
         if self._alone is not None:
             check_threads()
             return self._alone(dict(zip(self._inputs.names, given.arrays, strict=True)))
-        return self._calls(given)
+        results: Sequence[Any] = self._calls(given)
+        return results
 
     @property
     def native(self) -> bool:

@@ -75,6 +75,14 @@ class GivenArray(NamedTuple):
     stream: int | None
 
 
+def is_on_cuda(value: Any) -> bool:
+    """Whether an array says that it lies in the memory of an NVIDIA GPU."""
+    device = getattr(value, "__dlpack_device__", None)
+    if device is not None:
+        return int(device()[0]) == _ON_CUDA
+    return hasattr(value, "__cuda_array_interface__")
+
+
 def given_array(
     value: Any, info: TensorInfo, gpu: int, gpu_of: Callable[[int], int | None], stream: int
 ) -> tuple[GivenArray, Any]:

@@ -1,0 +1,92 @@
+"""Models for an NVIDIA GPU that is not here: g++ compiles their CUDA source, a stand-in for the driver executes it."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from models_on_gpus import concatenated, drawn, expected, seeded, with_a_part
+from tiny_models import attention_model, residual_model
+
+import stormdrop as sd
+from stand_ins.cuda_driver import LIBRARY, CudaDriver
+from stand_ins.cuda_on_host import library_of
+from stormdrop.codegen import device_code
+from stormdrop.errors import DeviceError, TargetError
+from stormdrop.model.artifact import artifact
+from stormdrop.runtime import model as runtime_model
+from stormdrop.runtime.device.contract import Device
+from stormdrop.runtime.device.cuda import CudaDevice
+from stormdrop.runtime.device.opening import CUDA, open_device
+
+pytestmark = [
+    pytest.mark.compiles,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ on the PATH"),
+]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CudaDriver]:
+    """A driver that executes on this machine's cores what g++ makes in the place of nvcc."""
+
+    def compiled(source: str, _: Any) -> tuple[bytes, list[Any]]:
+        return LIBRARY + str(library_of(source, Path(mkdtemp(dir=tmp_path)))).encode(), []
+
+    made = CudaDriver()
+    monkeypatch.setattr(device_code, "compile_cubin", compiled)
+
+    def opened(kind: str, name: str = "") -> Device:
+        return CudaDevice(0, made) if kind == CUDA else open_device(kind, name)
+
+    for module in (artifact, runtime_model):
+        monkeypatch.setattr(module, "open_device", opened)
+    yield made
+    gc.collect()
+    assert made.leaks() == []
+
+
+@pytest.mark.parametrize("make", [residual_model, attention_model, concatenated, with_a_part])
+def test_it_computes_what_the_model_says(
+    make: Callable[[], onnx.ModelProto], driver: CudaDriver, tmp_path: Path
+) -> None:
+    source = seeded(make())
+    a100 = sd.parse_machine("cuda/a100")
+    made = sd.compile_model(source, target=a100, fresh=True, out=tmp_path / "model.sd")
+    assert "because there is no a100 here" in made.metadata.provenance["verified"]["against"]
+    for load in (sd.load, runtime_model.load):
+        model = load(tmp_path / "model.sd")
+        for seed in (1, 2):  # what a call leaves in memory does not reach the next one
+            feeds = drawn(model, seed)
+            results = model.run(feeds)
+            for info, right in zip(source.graph.output, expected(source, feeds), strict=True):
+                np.testing.assert_allclose(results[info.name], right, rtol=2e-5, atol=1e-5)
+        del model
+
+
+def test_a_call_of_a_model_is_one_graph(driver: CudaDriver) -> None:
+    model = sd.compile_model(seeded(residual_model()), target=sd.parse_machine("cuda/a100"), fresh=True)
+    feeds = drawn(model)
+    model.run(feeds)
+    driver.calls.clear()
+    model.run(feeds)
+    assert [call[0] for call in driver.calls] == ["graph", "wait"]
+    del model
+
+
+def test_without_a_gpu_it_is_compiled_and_not_run(tmp_path: Path) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("there is no nvcc on the PATH")
+    model = sd.compile_model(seeded(residual_model()), target=sd.parse_machine("cuda/a100"), out=tmp_path / "m.sd")
+    for act in (lambda: model.run(drawn(model)), lambda: sd.load(tmp_path / "m.sd")):
+        with pytest.raises(DeviceError) as error:
+            act()
+        assert "\n" not in str(error.value)
+    with pytest.raises(TargetError, match="stormdrop compile makes a model for it without measuring"):
+        sd.tune_model(residual_model(), target=sd.parse_machine("cuda/a100"))
