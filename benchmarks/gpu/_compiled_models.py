@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from gpu._roofline import CompiledLaunch, predicted_seconds
 from tvm.tirx import PrimFunc
 
@@ -17,10 +18,13 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import Gpu
 from stormdrop.model.building.builder import PLAIN, ModelBuilder
 from stormdrop.model.building.kernel_library import KernelLibrary
+from stormdrop.model.building.tuned_task import Choice
 from stormdrop.model.graph.tasks import Task
 from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.runtime.program import bytes_of
+from stormdrop.sketches.gpu.contraction import GpuContraction
+from stormdrop.sketches.gpu.features import NAMES
 from stormdrop.tuning.options import TuneOptions
 
 LAUNCH = ("blocks", "threads", "registers", "shared", "spilled", "microseconds")
@@ -69,11 +73,12 @@ def compiled(path: Path, gpu: Gpu) -> dict[str, Any]:
             blocks, threads = (x * y * z for x, y, z in (launch.groups, launch.items))
             launches.append(CompiledLaunch(blocks, threads, needs.registers, needs.shared, needs.spilled))
         work = _work(workload, None if task is None else task.task)
-        seconds = predicted_seconds(launches, *work, gpu)
+        choice = PLAIN if index is None else builder.winners.get(index, PLAIN)
+        seconds = predicted_seconds(launches, *work, gpu, _independent(workload, choice, gpu))
         kernels.append(
             {
                 "name": symbol,
-                "sketch": PLAIN[0] if index is None else builder.winners.get(index, PLAIN)[0],
+                "sketch": choice[0],
                 "calls": count,
                 "seconds": sum(seconds),
                 "launches": [
@@ -95,13 +100,22 @@ def compiled(path: Path, gpu: Gpu) -> dict[str, Any]:
 
 
 def _work(workload: Workload | None, task: Task | None) -> tuple[float, float]:
-    """Operations and bytes of a kernel. Of a function that no sketch reads: none, and its output as read and written."""
+    """Operations and bytes of a kernel. If no sketch reads its function: none, and twice its output."""
     if workload is not None:
         return workload.flops, workload.bytes
     if task is None:
         return 0.0, 0.0
     output = task.function.params[-1]
     return 0.0, 2.0 * bytes_of([int(extent) for extent in output.shape], str(output.dtype))
+
+
+def _independent(workload: Workload | None, choice: Choice, gpu: Gpu) -> float:
+    """The outputs that a thread sums up independently: those that it has in registers."""
+    (name, config), sketch = choice, GpuContraction()
+    if workload is None or name != sketch.name:
+        return 1.0
+    (features,) = sketch.features(workload, gpu, {knob: np.array([value]) for knob, value in config.items()})
+    return float(features[NAMES.index("ILP")])
 
 
 def _summed(kernels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

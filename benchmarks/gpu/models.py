@@ -28,8 +28,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-for folder in ("tests", "benchmarks/models", "benchmarks"):
-    sys.path.insert(0, str(Path(__file__).parents[2] / folder))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _common import OUT, RECORDED, Campaign, campaign_parser, chosen, in_child, versions
 from gpu._compiled_models import compiled

@@ -50,6 +50,8 @@ def test_few_threads_are_slower(roofline: ModuleType) -> None:
     few = roofline.CompiledLaunch(blocks=108, threads=64, registers=32, shared=0, spilled=0)
     (seconds,) = roofline.predicted_seconds([few], A100.flops, 1.0, A100)
     assert seconds == pytest.approx(4.0)  # 64 threads of the 256 that 64 lanes need
+    (seconds,) = roofline.predicted_seconds([few], A100.flops, 1.0, A100, independent=2)
+    assert seconds == pytest.approx(2.0)
     (seconds,) = roofline.predicted_seconds([few], 1.0, A100.bandwidth, A100)
     assert seconds == pytest.approx(500e-9 * A100.bandwidth / (108 * 64 * 16))
 
