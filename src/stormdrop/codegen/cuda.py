@@ -70,7 +70,8 @@ def resources(source: str, device: Gpu) -> list[Resources]:
     Raises:
         MeasureError: There is no `nvcc`, or it does not know the architecture, or the source does not compile.
     """
-    return compile_cubin(source, device)[1]
+    with scratch_folder() as folder:
+        return _resources_in(_nvcc(source, device, folder))
 
 
 def resources_of(sources: Sequence[str], device: Gpu) -> list[list[Resources]]:
