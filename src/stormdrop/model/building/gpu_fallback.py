@@ -74,11 +74,9 @@ def schedule_gpu_fallback(function: tirx.PrimFunc, device: Gpu) -> Fallback:
 
 
 def _check_calls(function: tirx.PrimFunc) -> None:
-    def visit(call: Any) -> None:
+    for call in _found(function.body, Call):
         if str(getattr(call.op, "name", "")).startswith("tirx.tvm_call_packed"):
             raise ModelError(f"a kernel calls {call.args[0].value}, which no GPU can do")
-
-    structural_walk(function.body, (Call, visit))
 
 
 def _with_plain_buffers(function: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -21,11 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ...ir.dtypes import is_float
 from ..passes.legalize import Rule
 
 _RUN = 1024  # elements whose places are counted: for more, merging takes fewer comparisons
@@ -155,12 +155,26 @@ def _sorted(x: te.Tensor, axis: int, descending: bool, k: int, result: str, dtyp
 def _before(dtype: str, descending: bool) -> Compare:
     """Whether an element comes before another one in an order; NaN is larger than any number."""
 
-    def less(a: Any, b: Any) -> Any:
-        if not is_float(dtype):
-            return a < b
-        return tirx.any(a < b, tirx.all(tirx.isnan(b), tirx.Not(tirx.isnan(a))))
+    def key(x: Any) -> Any:
+        """An integer that is ordered as the numbers are: compilers for GPUs may take it for granted that none is NaN."""
+        if dtype not in _BITS:
+            return x
+        kind, infinity = _BITS[dtype]
+        bits = tirx.reinterpret(kind, x)
+        size = bits & tirx.const(np.iinfo(kind).max, kind)
+        signed = tirx.Select(bits < 0, -size, size)
+        return tirx.Select(size > tirx.const(infinity, kind), tirx.const(np.iinfo(kind).max, kind), signed)
 
-    return (lambda a, b: less(b, a)) if descending else less
+    return (lambda a, b: key(b) < key(a)) if descending else (lambda a, b: key(a) < key(b))
+
+
+_BITS = {
+    "bfloat16": ("int16", 0x7F80),
+    "float16": ("int16", 0x7C00),
+    "float32": ("int32", 0x7F800000),
+    "float64": ("int64", 0x7FF0000000000000),
+}
+"""The integers that have as many bits as a float, and the bits of infinity."""
 
 
 def _scanned(
