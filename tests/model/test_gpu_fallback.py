@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx
@@ -149,14 +151,12 @@ def test_equal_indices_are_left_to_one_thread() -> None:
     host, kernels = lower_for_gpu(scheduled.function, A100.tvm())
     assert [launch.threads for launch in launches_of(host, kernels)] == [8, 1]
     index = np.random.default_rng(0).integers(0, 8, 600)
-    inputs = [np.zeros(8, np.float32), index, np.ones(600, np.float32)]
+    inputs: list[Any] = [np.zeros(8, np.float32), index, np.ones(600, np.float32)]
     (execution,) = execute_on_host(scheduled.function, A100, inputs)
     assert np.array_equal(execution.outputs[0], np.bincount(index, minlength=8))
 
 
 def test_blocks_are_no_larger_than_the_device_permits() -> None:
-    from dataclasses import replace
-
     small = replace(A100, threads_per_block=64)
     host, kernels = lower_for_gpu(schedule_gpu_fallback(guarded(), small).function, small.tvm())
     assert [(launch.blocks, launch.threads) for launch in launches_of(host, kernels)] == [(17, 64)]

@@ -156,7 +156,7 @@ def _before(dtype: str, descending: bool) -> Compare:
     """Whether an element comes before another one in an order; NaN is larger than any number."""
 
     def key(x: Any) -> Any:
-        """An integer that is ordered as the numbers are: compilers for GPUs may take it for granted that none is NaN."""
+        """An integer that is ordered as the numbers are. Compilers may take it for granted that none is NaN."""
         if dtype not in _BITS:
             return x
         kind, infinity = _BITS[dtype]
