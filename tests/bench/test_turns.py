@@ -28,7 +28,7 @@ class Scripted:
     def __init__(self, name: str = "", disturbed: int = 0, log: list[str] | None = None) -> None:
         self._name, self._disturbed, self._log, self.turns = name, disturbed, log, 0
 
-    def take_turn(self, plan: TimingPlan) -> tuple[list[float], bool]:
+    def take_turn(self, plan: TimingPlan, whole_calls: bool) -> tuple[list[float], bool]:
         self.turns += 1
         if self._log is not None:
             self._log.append(self._name)

@@ -303,13 +303,18 @@ def test_a_dry_run_without_a_network(load: Callable[[str], ModuleType], tmp_path
         pytest.skip("needs unshare -rn, which is not allowed here")
     file = tmp_path / "file.jsonl"
     script = str(KIT / "first_contact.py")
-    for step in ("gpu", "sketches", "sanitizer", "operators", "papers"):
-        command = [*isolated, sys.executable, script, "--host", "--minutes=3", f"--out={file}", f"--only={step}"]
+    for step in ("gpu", "sketches", "sanitizer", "operators", "models", "papers"):
+        command = [*isolated, sys.executable, script, "--host", "--minutes=9", f"--out={file}", f"--only={step}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     entries = [json.loads(line) for line in file.read_text().splitlines()]
     ends = {entry["step"]: entry["status"] for entry in entries if entry["item"] is None}
-    assert ends == {"gpu": "ok", "sketches": "ok", "sanitizer": "ok", "operators": "ok", "papers": "skipped"}
+    assert ends == {
+        **dict.fromkeys(("gpu", "sketches", "sanitizer", "operators", "models"), "ok"),
+        "papers": "skipped",
+    }
+    (model,) = (entry["bench"] for entry in entries if "bench" in entry)
+    assert [each["device"] for each in model["contenders"]] == ["opencl"]
     schedules = [each for entry in entries for each in entry.get("schedules", ())]
     assert len(schedules) >= 12
     assert {each["status"] for each in schedules} == {"ok"}
