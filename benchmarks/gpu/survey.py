@@ -1,7 +1,7 @@
 """Whole models for GPUs without a GPU: compiled by `nvcc`, and their kernels executed as CUDA source on this machine.
 
-    models.py compile [--only resnet18,bert_base] [--targets cuda/a100,cuda/rtx3080]
-    models.py execute [--only squeezenet] [--blocks 8] [--seconds 60] [--schedules 2]
+    survey.py compile [--only resnet18,bert_base] [--targets cuda/a100,cuda/rtx3080]
+    survey.py execute [--only squeezenet] [--blocks 8] [--seconds 60] [--schedules 2]
 
 `compile` compiles the 23 models of the papers (`benchmarks/models/papers.py`) with their default schedules. An entry
 has each kernel with its sketch, its launches, the registers, shared memory and spilled bytes that `ptxas` reports, and
@@ -55,7 +55,7 @@ def main() -> None:
 
 def compile_all(options: argparse.Namespace) -> bool:
     """Compiles the models, each in a process of its own. Returns whether something is wrong."""
-    campaign = Campaign(RECORDED / "gpu_models.jsonl", _host(), options, same=(), several=True, retries=True)
+    campaign = Campaign(RECORDED / "gpu_survey.jsonl", _host(), options, same=(), several=True, retries=True)
     names = chosen(options.only or ",".join(MODELS), MODELS, "model")
     entries = []
     for name in names:
@@ -119,7 +119,7 @@ def _row(entry: Mapping[str, Any]) -> list[str]:
 
 def execute_all(options: argparse.Namespace) -> bool:
     """Executes the kernels. Returns whether one of them is wrong."""
-    campaign = Campaign(OUT / "gpu_model_kernels.jsonl", _host(), options, same=(), several=True)
+    campaign = Campaign(OUT / "gpu_survey_kernels.jsonl", _host(), options, same=(), several=True)
     networks = chosen(options.only or ",".join(NETWORKS), NETWORKS, "network")
     entries = []
     if options.show:
