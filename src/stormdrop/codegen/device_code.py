@@ -45,13 +45,16 @@ def build_for_device(functions: Mapping[str, PrimFunc], device: Gpu) -> DeviceMo
         device: What they are for.
 
     Raises:
-        MeasureError: There is no `nvcc`, or it refuses the source.
+        MeasureError: There is no `nvcc`, or it refuses the source; or nothing of a function is bound to threads, which
+            would be lost without a word.
         Exception: Whatever TVM raises.
     """
     target = device.tvm()
     lowered, kernels = dict[str, PrimFunc](), dict[str, DeviceKernel]()
     for symbol, function in functions.items():
         host, of_function = lower_for_gpu(function, target, symbol)
+        if not of_function:
+            raise MeasureError(f"{symbol}: none of its loops is bound to the threads of a GPU")
         kernels[symbol] = _kernel(function, launches_of(host, of_function), argument_bytes(of_function))
         lowered |= of_function
     _, _, finalize = tvm.tirx.get_default_tir_pipeline(target)

@@ -263,13 +263,15 @@ class DeviceExecution:
         views = [self._size.views[view] for view in step.writes]
         memory = [None if OPEN in view.shape else _empty(view) for view in views]
         results = self._run_part(int(step.name), read, memory)  # type: ignore[arg-type]
+        sent = []  # which has to be there until the queue was waited for
         for position, view, result in zip(step.writes, views, results, strict=True):
             if OPEN in view.shape:
                 self._made[view.index] = result
                 continue
             if result.shape != view.shape:
                 raise ModelError(f"part {step.name} makes a result of shape {result.shape}, not {view.shape}")
-            self._queue.upload(np.ascontiguousarray(result), self._views[position])
+            sent.append(np.ascontiguousarray(result))
+            self._queue.upload(sent[-1], self._views[position])
         self._queue.wait()
 
     def _downloaded(self, position: int) -> Array | None:
