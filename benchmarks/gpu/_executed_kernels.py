@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import wild
-from _graphs import onnx_of
-from _torch_modules import made, torchvision_models
+from gpu._networks import NETWORKS, SHAPES
 from numpy.typing import NDArray
-from papers import exported
 from tvm.tirx import PrimFunc
 
 from stand_ins.cuda_on_host import SANITIZERS, UNWRITTEN, execute_on_host
@@ -34,7 +28,6 @@ from stormdrop.model.building.builder import PLAIN, TaskSchedules
 from stormdrop.model.building.compile import apply_variants, plain_schedules
 from stormdrop.model.graph.place import Place, place_of
 from stormdrop.model.importer.any_model import import_model
-from stormdrop.model.random_weights import seed_weights
 from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
@@ -42,42 +35,9 @@ from stormdrop.tuning.options import TuneOptions
 
 Array = NDArray[Any]
 
-RIGHT = "right"
+RIGHT, NOT_COMPARED = "right", "not compared"
 _TOLERANCE = 1e-4  # of the relative error
 _FEWER = (3, 1)  # blocks, if more of them take too long
-
-
-def _of_papers(name: str) -> onnx.ModelProto:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        exported(name, path)
-        return onnx.load(path)
-
-
-def _inception_v3() -> onnx.ModelProto:
-    import torch
-
-    module = torchvision_models().inception_v3(weights=None, init_weights=False, aux_logits=False)
-    return seed_weights(onnx_of(module, (torch.zeros(1, 3, 75, 75),)), seed=0)
-
-
-def _of_transformers(name: str) -> onnx.ModelProto:
-    module, _, named = made(name)
-    return onnx_of(module, (named,))
-
-
-NETWORKS: dict[str, Callable[[], Any]] = {
-    "squeezenet": lambda: _of_papers("squeezenet"),
-    "resnet18": lambda: _of_papers("resnet18"),
-    "mobilenet_v2": lambda: _of_papers("mobilenet_v2"),
-    "inception_v3": _inception_v3,
-    "bert": lambda: _of_transformers("bert"),
-    "vit": lambda: _of_transformers("vit"),
-    "yolov8n": lambda: wild.fetch(wild.MODELS["nudenet"]),
-}
-"""The smaller models: Inception-v3 on 75 x 75 pixels, BERT and ViT with two layers."""
-
-_SHAPES = {"yolov8n": wild.MODELS["nudenet"].shapes}
 
 
 @dataclass(frozen=True)
@@ -110,7 +70,7 @@ def kernels_of(network: str, gpu: Gpu) -> list[Kernel]:
         network: The name.
         gpu: The GPU that they are for.
     """
-    graph = import_model(NETWORKS[network](), _SHAPES.get(network))
+    graph = import_model(NETWORKS[network](), SHAPES.get(network))
     tuned = recorded_tasks(graph, gpu, TuneOptions(fresh=True), None).tasks
     schedules = {task.task.index: TaskSchedules.of(task, task.kernel) for task in tuned if task.kernel is not None}
 
@@ -219,7 +179,7 @@ def _judged(
                 wrong = float("inf")
     faults += ["wrong"] if wrong > _TOLERANCE else []
     faults += ["failed"] if error and not faults else []
-    faults += ["not compared"] if expected is None and not faults else []
+    faults += [NOT_COMPARED] if expected is None and not faults else []
     verdict = ", ".join(faults) or RIGHT
     return {"verdict": verdict, "max_error": wrong, "compared": compared, "complaints": complaints, "error": error}
 

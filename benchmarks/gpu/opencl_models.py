@@ -3,7 +3,7 @@
 PoCL executes OpenCL on this machine's cores, so that all of it is tried where no GPU is. Its times say nothing about
 GPUs. The networks are those of the papers and of their kind, small enough for it:
 
-    python benchmarks/gpu/opencl_models.py [--models squeezenet,bert_2] [--time 90]
+    python benchmarks/gpu/opencl_models.py [--models squeezenet,bert] [--time 90]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
 from _common import RECORDED, Campaign, campaign_parser, chosen, machine
-from _graphs import _image, _of_tokens, graph, onnx_of
-from _torch_modules import torchvision_models
-from wild import MODELS as WILD
-from wild import fetch
+from gpu._networks import NETWORKS, SHAPES
 
 from stormdrop.cli.output import seconds, table
-from stormdrop.model.random_weights import seed_weights
+from stormdrop.errors import one_line
 
 RUN = """
 import json, sys, time
@@ -48,16 +45,24 @@ print(json.dumps({"first_answer": time.perf_counter() - begin, "tvm": "tvm" in s
 
 def main() -> None:
     options = _options()
-    campaign = Campaign(RECORDED / "opencl_models.jsonl", machine(), options, several=True)
-    names = chosen(options.models, MADE, "model")
-    show(campaign.collect(names, lambda name: measure(name, options.time), {"time": options.time}))
+    campaign = Campaign(RECORDED / "opencl_models.jsonl", machine(), options, several=True, retries=True)
+    names = chosen(options.models, NETWORKS, "model")
+    show(campaign.collect(names, lambda name: tried(name, options.time), {"time": options.time}))
+
+
+def tried(name: str, time: float) -> dict[str, Any]:
+    """What `measure` returns; what went wrong, if it fails."""
+    try:
+        return measure(name, time)
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        return {"failed": one_line(error)}
 
 
 def measure(name: str, time: float) -> dict[str, Any]:
     """Tunes a model by the command line, and runs what it has saved."""
     with tempfile.TemporaryDirectory() as folder:
         source, artifact = Path(folder) / f"{name}.onnx", Path(folder) / f"{name}.sd"
-        onnx.save(MADE[name](), source)
+        onnx.save(NETWORKS[name](), source)
         shapes = [f"--shape={key}={'x'.join(map(str, shape))}" for key, shape in SHAPES.get(name, {}).items()]
         how = ("--target", "opencl", "--time", f"{time:g}s", "--fresh", "--out", artifact)
         tuned = _json("tune", source, *how, *shapes)
@@ -66,7 +71,7 @@ def measure(name: str, time: float) -> dict[str, Any]:
     return {
         "target": tuned["target"],
         "trials": tuned["trials"],
-        "failed": tuned["failed"],
+        "failed_trials": tuned["failed"],
         "seconds": tuned["seconds"],
         "latency": tuned["latency"]["seconds"],
         "untuned": tuned["untuned"] and tuned["untuned"]["seconds"],
@@ -90,39 +95,6 @@ def _output(command: list[str]) -> dict[str, Any]:
     return document
 
 
-def _inception_at_75() -> onnx.ModelProto:
-    network = torchvision_models().inception_v3(weights=None, init_weights=False, aux_logits=False)
-    return seed_weights(onnx_of(network, _image(75)), seed=0)
-
-
-def _bert_2() -> onnx.ModelProto:
-    torchvision_models()  # transformers imports it if it is installed
-    from transformers import BertConfig, BertModel
-
-    config = BertConfig(attn_implementation="eager", num_hidden_layers=2)
-    return seed_weights(onnx_of(*_of_tokens(BertModel(config), ("last_hidden_state", "pooler_output"))), seed=0)
-
-
-def _vit_2() -> onnx.ModelProto:
-    small = {"patch_size": 16, "num_layers": 2, "num_heads": 6, "hidden_dim": 384, "mlp_dim": 1536}
-    return seed_weights(onnx_of(torchvision_models().VisionTransformer(224, **small), _image(224)), seed=0)
-
-
-MADE: dict[str, Callable[[], onnx.ModelProto]] = {
-    "squeezenet": lambda: graph("squeezenet"),
-    "resnet18": lambda: graph("resnet18"),
-    "mobilenet_v2": lambda: graph("mobilenet_v2"),
-    "inception_v3_75": _inception_at_75,
-    "bert_2": _bert_2,
-    "vit_2": _vit_2,
-    "yolov8n": lambda: onnx.load(fetch(WILD["nudenet"])),
-}
-"""The models: of two layers where the name says so, and Inception v3 at 75 x 75."""
-
-SHAPES = {"yolov8n": WILD["nudenet"].shapes}
-"""The shapes of inputs that a model leaves open."""
-
-
 def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints what is known."""
     rows = [
@@ -130,25 +102,25 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
             name,
             str(each["kernels"]),
             str(len(each["fallbacks"])),
-            f"{each['trials']} ({each['failed']})",
+            f"{each['trials']} ({each['failed_trials']})",
             seconds(each["latency"]),
             seconds(each["untuned"]),
             f"{each['verified']['max_error']:.1e}",
             "no" if each["tvm"] or not each["finite"] else seconds(each["first_answer"]),
         ]
         for name, each in entries.items()
-        if "error" not in each
+        if "failed" not in each
     ]
     headings = ["model", "kernels", "plain", "trials (failed)", "tuned", "untuned", "error", "first answer without TVM"]
     table(headings, rows)
     for name, each in entries.items():
-        if "error" in each:
-            print(f"{name}: {each['error']}")
+        if "failed" in each:
+            print(f"{name}: {each['failed']}")
 
 
 def _options() -> argparse.Namespace:
     parser = campaign_parser(__doc__)
-    parser.add_argument("--models", default=",".join(MADE), help="which ones; by default all")
+    parser.add_argument("--models", default=",".join(NETWORKS), help="which ones; by default all")
     parser.add_argument("--time", type=float, default=90.0, help="seconds of tuning for each")
     return parser.parse_args()
 

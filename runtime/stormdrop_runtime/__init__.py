@@ -1,4 +1,4 @@
-"""Runs models that stormdrop has tuned and saved as native code, with NumPy alone.
+"""Runs models that stormdrop has tuned and saved: native ones with NumPy alone, and those for GPUs.
 
 ```python
 import stormdrop_runtime
@@ -8,7 +8,7 @@ y = model(x)
 ```
 """
 
-from .errors import ArtifactError, InputError, StormdropError
+from .errors import ArtifactError, DeviceError, InputError, StormdropError
 from .runtime import CompiledModel, load
 
-__all__ = ["ArtifactError", "CompiledModel", "InputError", "StormdropError", "load"]
+__all__ = ["ArtifactError", "CompiledModel", "DeviceError", "InputError", "StormdropError", "load"]

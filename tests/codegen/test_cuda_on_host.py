@@ -83,5 +83,10 @@ def test_patience_with_a_kernel_ends() -> None:
     work = operators.matmul(64, 64, 512)
     (sketch, space), *_ = sketches_for(work, A100)
     function = sketch.apply(work, A100, space.config(space.origin)).main
-    (execution,) = execute_on_host(function, A100, work.random_inputs(0), seconds=0.001)
+
+    def endless(source: str) -> str:
+        begin = source.index("{", source.rindex("__global__")) + 1
+        return f"{source[:begin]} for (volatile int i = 0;; i = i) {{}} {source[begin:]}"
+
+    (execution,) = execute_on_host(function, A100, work.random_inputs(0), seconds=0.001, edit=endless)
     assert execution.error == "takes more than 0 s"

@@ -63,7 +63,7 @@ def test_inputs_of_a_concatenation_are_written_in_place(target: Any) -> None:
 
 def test_tuned_saved_and_run_in_a_process_without_tvm(target: Any, tmp_path: Path) -> None:
     source, folder = seeded(residual_model()), tmp_path / "tuned.sd"
-    result = sd.tune_model(source, target=target, trials=6, time="30s", search="random", fresh=True, out=folder)
+    result = sd.tune_model(source, target=target, trials=6, search="random", fresh=True, out=folder)
     document = result.to_json()
     assert document["trials"] == 6 and document["latency"]["seconds"] > 0
     assert document["verified"]["max_error"] < 1e-4 and document["target"] == target.machine
