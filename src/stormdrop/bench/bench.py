@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, MeasureError
 from ..ir.relative_error import relative_error
-from ..machine.contract import CPU, OPENCL, Machine
+from ..machine.contract import CPU, CUDA, OPENCL, Machine
 from ..machine.process.scratch import scratch_folder
 from ..measure.timing import MOST_ROUNDS
 from ..statistics import median_interval, ratio_interval
@@ -137,8 +137,10 @@ def _device(what: Path, target: Machine | None) -> str:
     wanted = CPU if target is None else target.device
     if not what.is_dir():
         return wanted
-    made_for = read_tuning(what)[0].device or CPU
-    if target is not None and wanted != made_for:
+    metadata = read_tuning(what)[0]
+    made_for = metadata.device or CPU
+    other_gpu = wanted == CUDA and target is not None and target.name != metadata.cpu
+    if target is not None and (wanted != made_for or other_gpu):
         raise InputError(f"target {target.name}: {what} was made for {made_for}: leave the target out")
     return made_for
 

@@ -58,7 +58,7 @@ class ContenderProcess:
         self.name, self.device = spec.name, spec.device
         self._patience = patience
         tunables = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), _HUGE_PAGES]))
-        environment = {"TVM_NUM_THREADS": str(threads), "GLIBC_TUNABLES": tunables}
+        environment = {"TVM_NUM_THREADS": str(threads), "GLIBC_TUNABLES": tunables, "NVIDIA_TF32_OVERRIDE": "0"}
         self._child = ChildProcess(f"{__name__}:serve", (spec, threads), environment, fresh=True, die_with_thread=True)
         try:
             kind, answer = self._answer()

@@ -21,15 +21,14 @@ from .artifact.artifact_files import check_writable
 from .building.builder import ModelBuilder, provenance_of, source_of
 from .building.kernel_library import KernelLibrary
 from .building.repair import verified_or_repaired
-from .building.saving import Verifier
+from .building.saving import Verifier, check_native
 from .building.stand_in import is_here
 from .importer.any_model import Model, import_model
 from .inputs.combinations import GivenShapes
 from .inputs.given import Data
 from .inputs.inputs import Values
-from .native.link import c_compiler
 from .passes.attention import with_attention
-from .precision.choice import in_precision
+from .precision.choice import check_precision, in_precision
 from .tuning.result import CompileResult
 from .tuning.scheduler import recorded_tasks
 from .tuning.sized_result import size_results
@@ -129,7 +128,8 @@ def compile_model_with(
     if out is not None:
         check_writable(Path(out))
     if native:
-        c_compiler()
+        check_native(machine)
+    check_precision(options, machine)
     with run.phase("import"):
         run.say("importing", checking=True)
         source = source_of(model)

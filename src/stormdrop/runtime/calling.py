@@ -62,7 +62,7 @@ class CallableModel:
     def _results_on_device(self, feeds: Any) -> Sequence[DeviceArray] | None:
         """The outputs, if a GPU runs the model and an input lies in the memory of one; None if not."""
         on_gpu = isinstance(self._calls, DeviceCalls) and isinstance(feeds, Mapping)
-        if on_gpu and any(map(is_on_cuda, feeds.values())):
+        if on_gpu and any(is_on_cuda(feeds.get(name)) for name in self._inputs.names):
             return list(self.run_on_device(feeds).values())
         return None
 
@@ -99,7 +99,8 @@ class CallableModel:
             **named: The other inputs by name.
 
         Returns:
-            The output as a NumPy array, or a tuple of arrays in the order of `outputs` if there are several.
+            The output as a NumPy array, or a tuple of arrays in the order of `outputs` if there are several. They are
+            `DeviceArray`s if an input lies in the memory of a GPU; see `run_on_device`.
 
         Raises:
             InputError: An input is missing, unknown, given twice, or of another shape or type.

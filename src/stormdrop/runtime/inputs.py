@@ -119,7 +119,7 @@ class CallInputs:
         values = [feeds[name] for name in self.names]
         if self._only is not None:
             return 0, values  # the check of each input has the better message
-        shapes = tuple(tuple(value.shape) for value in values)
+        shapes = tuple(map(_shape_of, values))
         wanted, rows = self._by_shapes.get(shapes, (None, None))
         if wanted is None or rows is not None:
             given = shapes_in_words(dict(zip(self.names, shapes, strict=True)))
@@ -188,6 +188,12 @@ class CallInputs:
         if unknown:
             known = ", ".join(map(repr, self.names))
             raise InputError(f"{self._name} has no input {min(unknown, key=str)!r}; its inputs are {known}")
+
+
+def _shape_of(value: Any) -> tuple[int, ...]:
+    """The shape that an array says it has; () for anything else, which the check of each input refuses."""
+    described = getattr(value, "__cuda_array_interface__", None) or {}
+    return tuple(described.get("shape", getattr(value, "shape", ())))
 
 
 def copy_rows(value: Array, copy: Array) -> None:

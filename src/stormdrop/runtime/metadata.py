@@ -47,7 +47,7 @@ class Metadata:
         parts: The parts that onnxruntime runs.
         keep_denormals: Whether its kernels compute with denormals.
         device: What executes the kernels if the CPU does not: "cuda" or "opencl".
-        device_name: The name of an OpenCL device.
+        device_name: The name of an OpenCL device, or of the target of a GPU.
         stormdrop: The version of stormdrop that made it.
         checksums: The SHA-256 of each other file, by file name.
         digest: The digest of all files of the model.
@@ -117,8 +117,11 @@ def read_metadata(data: bytes) -> Metadata:
 
 
 def _device_name(target: Any) -> str:
-    info = target.get("info") if isinstance(target, dict) else None
-    return _text(info.get("name"), "the name of a device") if isinstance(info, dict) else ""
+    """What OpenCL calls a device, or the name of the target of a GPU."""
+    if not isinstance(target, dict):
+        return ""
+    named = target.get("info") if isinstance(target.get("info"), dict) else target
+    return _text(named.get("name", ""), "the name of a device")  # type: ignore[union-attr]
 
 
 def _size(value: Any, what: str) -> Size:

@@ -129,7 +129,7 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
         metadata = files.metadata
         parts = Parts(files) if metadata.parts else None
         if metadata.device:
-            return _on_device(path, files, parts, threads or len(os.sched_getaffinity(0)))
+            return _on_device(path, files, parts, _threads_of(threads))
         calls = PartCalls(metadata.name, parts.run) if parts else None
         library, weights = library_of(metadata.name, *files.library()), files.weights()
         try:
@@ -144,6 +144,14 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
         parts.prepare(native.threads)
     native_calls = NativeCalls(native, calls, len(metadata.inputs), len(metadata.outputs))
     return CompiledModel(native_calls, metadata, path, native.threads)
+
+
+def _threads_of(threads: int | None) -> int:
+    """How many threads onnxruntime may use for a part."""
+    cores = len(os.sched_getaffinity(0))
+    if threads is not None and threads > cores:
+        raise InputError(f"threads={threads}: this process may use {cores} cores")
+    return threads or cores
 
 
 def _on_device(path: Path, files: OpenFolder, parts: Parts | None, threads: int) -> CompiledModel:

@@ -48,7 +48,10 @@ class CudaModel:
         settings.intra_op_num_threads = threads
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         settings.log_severity_level = 3
-        fallbacks = [(CudaModel.provider, dict(CudaModel.options))] if self.provider != CudaModel.provider else []
+        fallbacks = []
+        if self.provider != CudaModel.provider:  # in the same stream, which is timed
+            stream = {name: value for name, value in options.items() if name == "user_compute_stream"}
+            fallbacks = [(CudaModel.provider, {**CudaModel.options, **stream})]
         providers = [(self.provider, dict(options)), *fallbacks, "CPUExecutionProvider"]
         session = onnxruntime.InferenceSession(model, settings, providers=providers)
         if self.provider not in session.get_providers():

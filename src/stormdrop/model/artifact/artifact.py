@@ -143,9 +143,10 @@ class CompiledModel(CallableModel):
             return NativeCalls(program.native, self.metadata, self.threads, self._run_part())
         if program.device is None:
             return self._in_process(program)
-        info = self.metadata.target.get("info") or {}
-        opened = functools.partial(open_device, self.metadata.device, info.get("name", ""))
-        return DeviceCalls(opened, program.program, program.device, program.constants, self._run_part())
+        named = self.metadata.target.get("info") or self.metadata.target
+        opened = functools.partial(open_device, self.metadata.device, str(named.get("name", "")))
+        self._on_device = DeviceCalls(opened, program.program, program.device, program.constants, self._run_part())
+        return self._on_device
 
     def _not_ready(self, error: Exception) -> ArtifactError | DeviceError:
         """What making it ready has raised. TVM raises whatever the linker of the JIT raises."""
@@ -172,6 +173,7 @@ class CompiledModel(CallableModel):
         Raises:
             ArtifactError: The folder holds no model or one with another digest, its files are damaged, they were made
                 with another version of TVM and need it, or this CPU lacks instructions that the kernels use.
+            DeviceError: It is for a GPU, and that is not here, or cannot run it.
             InputError: `digest` is no digest, or `threads` is no number from 1 to the usable cores.
         """
         checked_threads(threads)  # before anything of the folder runs
@@ -219,7 +221,8 @@ class CompiledModel(CallableModel):
 
         Raises:
             ArtifactError: The folder holds something else than a model or cannot be written, the linker fails, or
-                this model was loaded from a native one, whose folder can be copied instead.
+                this model was loaded from a native one, whose folder can be copied instead; or `native` is true and the
+                model is for a GPU.
 
         Example:
             ```python
@@ -285,9 +288,9 @@ class CompiledModel(CallableModel):
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Runs the model on inputs by name.
 
-        A contiguous input is read in place; another one is copied first. An input of which kernels read a reshaped view
-        is also copied if its memory does not begin at a multiple of 64 bytes (`aligned` makes such arrays,
-        `Metadata.anywhere` names the inputs for which this does not matter).
+        On a CPU a contiguous input is read in place; another one is copied first. An input of which kernels read a
+        reshaped view is also copied if its memory does not begin at a multiple of 64 bytes (`aligned` makes such
+        arrays, `Metadata.anywhere` names the inputs for which this does not matter).
 
         Args:
             feeds: Each input by name: a NumPy array, or anything that exports DLPack from the memory of the CPU. Inputs
@@ -295,9 +298,11 @@ class CompiledModel(CallableModel):
                 `sizes`, or fewer rows of the inputs in `Metadata.batched`: the nearest larger size then runs.
 
         Returns:
-            All outputs by name. The arrays belong to the caller: later calls do not change them.
+            All outputs by name. The arrays belong to the caller: later calls do not change them. They are
+            `DeviceArray`s if a GPU runs the model and an input lies in its memory; see `run_on_device`.
 
         Raises:
+            DeviceError: A GPU runs the model, and that is not here, has too little memory, or a kernel has failed.
             InputError: An input is missing, unknown, on another device, or of another shape or type.
             ArtifactError: A model has run in this process before it was forked, and this one needs its threads.
 
@@ -380,8 +385,8 @@ class CompiledModel(CallableModel):
         """
         model = copy.copy(self)
         try:
-            if isinstance(self._calls, DeviceCalls):
-                model._calls = functools.partial(self._calls.observed, observer=observer)
+            if self._program.device is not None:
+                model._calls = functools.partial(self._on_device.observed, observer=observer)
             else:
                 model._program = self._stepwise
                 model._calls = self._in_process(self._stepwise, observer)

@@ -183,7 +183,7 @@ def _scanned(
     """What `combine` makes of all elements along an axis up to each one, or before each one."""
     rows, length, inner, shape = _rows(x, axis)
     dtype = dtype or str(x.dtype)
-    piece = length if length <= _PIECE else math.isqrt(length - 1) + 1
+    piece = max(1, length if length <= _PIECE else math.isqrt(length - 1) + 1)
     pieces = -(-length // piece)
 
     def generate(inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:

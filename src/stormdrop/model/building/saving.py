@@ -7,15 +7,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ...errors import InputError
+from ...machine.contract import CPU, Machine
 from ...runtime.sizes import shapes_in_words
 from ..artifact.artifact import CompiledModel
 from ..artifact.artifact_files import METADATA, save_folder
 from ..artifact.metadata import Metadata
+from ..native.link import c_compiler
 from ..verification.expected import Fault
 from ..verification.rows import inputs_with_rows
 from ..verification.verify import Reference, Verification
 from .builder import ModelBuilder
 from .tuned_task import Choice
+
+
+def check_native(machine: Machine) -> None:
+    """Checks that a native model can be saved, before the work whose result is saved so.
+
+    Args:
+        machine: The machine that the model is for.
+
+    Raises:
+        InputError: It is a GPU.
+        ArtifactError: There is no C compiler.
+    """
+    if machine.device != CPU:
+        raise InputError(f"a model for the GPU {machine.name} needs no TVM to run as it is: leave native out")
+    c_compiler()
 
 
 class Verifier:

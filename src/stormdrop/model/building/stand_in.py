@@ -21,7 +21,7 @@ from ...errors import TargetError
 from ...machine.contract import Machine
 from ...machine.cpu import Cpu
 from ...machine.gpu import Gpu
-from ...machine.opencl import OpenCl, opencl_devices
+from ...machine.opencl import OpenCl, OpenClInfo, opencl_devices
 from ...sketches.contract import Variant
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
@@ -43,11 +43,13 @@ class StandIn:
 
     def __init__(self, gpu: Gpu, graph: Graph) -> None:
         self._gpu = gpu
-        devices = () if _needs_half(graph) else opencl_devices()
-        self._machine: Machine = _with_limits(OpenCl.of(devices[0]), gpu) if devices else Cpu.detect()
+        info = None if _needs_half(graph) else next((each for each in opencl_devices() if _holds(each, gpu)), None)
+        self._machine: Machine = Cpu.detect() if info is None else _with_limits(OpenCl.of(info), gpu)
         self._library = KernelLibrary(self._machine)
-        by = f"OpenCL on {devices[0].name}" if devices else "serial loops on this CPU"
+        by = "serial loops on this CPU" if info is None else f"OpenCL on {info.name}"
         self.words = f"executed by {by}, because there is no {gpu.name} here"
+        if info is None:
+            self.words += " (sorts and cumulative sums by TVM's for CPUs)"
 
     def build(self, graph: Graph, variants: Mapping[int, Variant], place: PlacedVariant | None) -> CompiledModel:
         """The model with these schedules, which this machine can run.
@@ -88,8 +90,13 @@ def _needs_half(graph: Graph) -> bool:
     return bool(dtypes & {"bfloat16", "float16"})
 
 
+def _holds(device: OpenClInfo, gpu: Gpu) -> bool:
+    """Whether an OpenCL device executes blocks as large as a GPU does."""
+    return device.work_items >= gpu.threads_per_block and device.local >= gpu.shared_per_block
+
+
 def _with_limits(device: OpenCl, gpu: Gpu) -> OpenCl:
-    """The device with the limits of a GPU for blocks, which the device of a CPU can execute."""
+    """The device with the limits of a GPU for blocks."""
     return replace(device, threads_per_block=gpu.threads_per_block, shared_per_block=gpu.shared_per_block)
 
 

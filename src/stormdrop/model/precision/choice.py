@@ -130,6 +130,14 @@ class PrecisionReport:
         return [{"name": name, "layers": list(self.computed.get(name, ()))} for name in dict.fromkeys(names)]
 
 
+def check_precision(options: TuneOptions, machine: Machine) -> None:
+    """Raises `InputError` if models for a machine do not compute in the precision that the options ask for."""
+    if options.precision != FLOAT32 and not isinstance(machine, Cpu):
+        raise InputError(
+            f"target {machine.name}: models on GPUs compute in float32; leave out --precision (precision= in Python)"
+        )
+
+
 def in_precision(graph: Graph, references: list[Reference], options: TuneOptions, machine: Machine) -> PrecisionChoice:
     """A model in the precision that the options ask for.
 
@@ -152,10 +160,8 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
             f"{graph.name}: onnxruntime runs {', '.join(operators)}: such a model cannot be verified in bfloat16; "
             f"leave out --precision (precision= in Python)"
         )
-    if not isinstance(machine, Cpu):
-        raise InputError(
-            f"target {machine.name}: models on GPUs compute in float32; leave out --precision (precision= in Python)"
-        )
+    check_precision(options, machine)
+    assert isinstance(machine, Cpu)
     if not multiplies_bfloat16(machine):
         _logger.warning(
             "%s has no fast unit for bfloat16 (stormdrop doctor): the model will be smaller, but hardly faster",

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from ...errors import LockTimeout, ModelError
+from ...errors import DeviceError, LockTimeout, ModelError
 from ...machine.contract import CPU, Machine
 from ...machine.process.memory import available_memory
 from ...machine.sharing.lock import MachineLock
@@ -89,7 +89,11 @@ def measure_baseline(
         return Baseline(missing="a default schedule cannot be compiled", peer=_peer(graph, machine, feeds[0], run))
     taken = clock.perf_counter() - begin
     run.say("timing the untuned model")
-    seconds, by_task = _times(model, feeds, run)
+    try:
+        seconds, by_task = _times(model, feeds, run)
+    except DeviceError as error:
+        _logger.warning("the untuned model: %s", error)
+        return Baseline(missing="a default schedule cannot be run")
     return Baseline(model, builder.defaults, "", taken, seconds, by_task, _peer(graph, machine, feeds[0], run))
 
 

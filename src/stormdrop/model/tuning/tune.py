@@ -16,7 +16,7 @@ from typing import Any
 
 from ... import events
 from ...errors import InputError, TargetError
-from ...machine.contract import CPU, Machine
+from ...machine.contract import Machine
 from ...machine.cpu import Cpu, keeping_denormals
 from ...machine.gpu import Gpu
 from ...machine.limits.kept_measurements import granted
@@ -36,15 +36,14 @@ from ..artifact.artifact_files import beside_older, check_writable
 from ..building.board import LEFT_OUT, Board
 from ..building.builder import ModelBuilder, provenance_of
 from ..building.repair import Verified, verified_or_repaired
-from ..building.saving import Verifier
+from ..building.saving import Verifier, check_native
 from ..building.tuned_task import TunedTasks
 from ..graph.graph import Graph
 from ..importer.any_model import Model
 from ..inputs.combinations import GivenShapes
 from ..inputs.given import Data
 from ..inputs.inputs import Values
-from ..native.link import c_compiler
-from ..precision.choice import PrecisionReport
+from ..precision.choice import PrecisionReport, check_precision
 from ..profile import PartTime, Profile
 from .baseline import Baseline, measure_baseline
 from .budget import Budget
@@ -205,6 +204,7 @@ def tune_model_with(
         clock.perf_counter() if started is None else started, options.budget(DEFAULT_MODEL_SECONDS), on_progress
     )
     machine = _ready(target, out, native)
+    check_precision(options, machine)
     given = imported(
         model,
         machine,
@@ -347,14 +347,12 @@ def _check_gpu(machine: Gpu) -> None:
 
 def _check_native(machine: Machine) -> None:
     """Raises `InputError` or `ArtifactError` if no native model can be saved for a machine."""
-    if machine.device != CPU:
-        raise InputError(f"a model for the GPU {machine.name} needs no TVM to run as it is: leave native out")
+    check_native(machine)
     if machine.runner:
         raise InputError(
             f"a native model is linked on the machine that it is for, not here for {machine.name}: leave native out, "
             f"load the model there and save it with native=True"
         )
-    c_compiler()
 
 
 def _measure(machine: Machine, run: TuningRun) -> None:

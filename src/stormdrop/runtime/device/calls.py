@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ArtifactError
+from ...errors import ArtifactError, DeviceError, InputError, ModelError
 from ..inputs import Array, Given
 from ..parts import RunPart
 from ..program import Program
@@ -51,6 +51,8 @@ class DeviceCalls:
     ) -> None:
         self._open_device, self._program, self._code = open_device, program, code
         self._constants, self._run_part = constants, run_part
+        self._opening = threading.Lock()
+        self._opened: DeviceProgram | None = None
         self._idle: defaultdict[int, list[DeviceExecution]] = defaultdict(list)
 
     def open(self) -> None:
@@ -61,10 +63,14 @@ class DeviceCalls:
         """
         self._on_device  # noqa: B018  what it raises is wanted
 
-    @cached_property
+    @property
     def _on_device(self) -> DeviceProgram:
-        self._process = os.getpid()
-        return DeviceProgram(self._open_device(), self._program, self._code, self._constants)
+        with self._opening:
+            if self._opened is None:
+                self._process = os.getpid()
+                self._opened = DeviceProgram(self._open_device(), self._program, self._code, self._constants)
+                self._constants = ()  # they are on the device
+            return self._opened
 
     @contextmanager
     def _execution(self, size: int) -> Iterator[DeviceExecution]:
@@ -76,8 +82,14 @@ class DeviceCalls:
             execution = self._idle[size].pop()
         except IndexError:
             execution = DeviceExecution(program, size, self._run_part)
-        yield execution
-        self._idle[size].append(execution)  # one that has failed is not used again
+        try:
+            yield execution
+        except (ArtifactError, DeviceError, ModelError):
+            raise  # one that has failed is not used again
+        except InputError:
+            self._idle[size].append(execution)
+            raise
+        self._idle[size].append(execution)
 
     def __call__(self, given: Given) -> list[Array]:
         """Runs the model.

@@ -18,6 +18,7 @@ from .code import CUBIN, PTX, Image, Launch
 from .contract import Work
 from .cuda_context import CudaContext
 
+_BRANDS = {"nvidia", "geforce", "tesla"}  # which names of targets leave out
 _ALIGNMENT = 256  # bytes, as of all that CUDA allocates
 _USUAL_SHARED = 48 << 10  # bytes of shared memory that a kernel gets without being asked
 _ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d+)(\d)([af]?)")
@@ -87,6 +88,27 @@ class _Prepared(NamedTuple):
     kept: tuple[Any, ...]
 
 
+def open_cuda(name: str, driver: Any = None) -> CudaDevice:
+    """The first GPU with a name if there is one here, else the first one.
+
+    Args:
+        name: The name of a target, such as "rtx4090" for an "NVIDIA GeForce RTX 4090".
+        driver: As for `CudaDevice`.
+
+    Raises:
+        DeviceError: As `CudaDevice`.
+    """
+    first = CudaDevice(0, driver)
+    others = (CudaDevice(index, driver) for index in range(1, first.gpus_here))
+    return next((device for device in (first, *others) if name in _short_names(device.name)), first)
+
+
+def _short_names(marketing: str) -> set[str]:
+    """The names that a target may have for a GPU: "a100" and "a100sxm480gb" for "NVIDIA A100-SXM4-80GB"."""
+    words = [word for word in marketing.lower().replace("-", " ").split() if word not in _BRANDS]
+    return {"".join(words[:end]) for end in range(1, len(words) + 1)}
+
+
 class CudaDevice:
     """An NVIDIA GPU as a `Device`. Several threads may use one.
 
@@ -98,6 +120,7 @@ class CudaDevice:
         name: Its name.
         alignment: Where memory that kernels read may begin.
         gpu: Its number.
+        gpus_here: How many there are.
 
     Raises:
         DeviceError: The package is not installed; there is no driver, or it is too old; there is no such GPU.
@@ -108,6 +131,7 @@ class CudaDevice:
     def __init__(self, index: int = 0, driver: Any = None) -> None:
         self._context = CudaContext(index, driver or _bindings())
         self._driver, self.name, self.gpu = self._context.driver, self._context.name, index
+        self.gpus_here = self._context.count
         major, minor = (self._context.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
         self._capability = major, minor
 

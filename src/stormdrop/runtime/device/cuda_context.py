@@ -47,6 +47,7 @@ class CudaContext:
         gpu: The number of the GPU.
         device: The driver's handle of the GPU.
         name: The GPU's name.
+        count: How many GPUs there are.
         version: The version of CUDA that the driver knows, such as "12.4".
 
     Raises:
@@ -74,7 +75,7 @@ class CudaContext:
             hidden = "" if visible is None else f" that CUDA_VISIBLE_DEVICES={visible} lets this process use"
             raise DeviceError(f"there is no NVIDIA GPU here{hidden}")
         self.check("start the driver", code)
-        count = self.call("count the GPUs", driver.cuDeviceGetCount)
+        self.count = count = self.call("count the GPUs", driver.cuDeviceGetCount)
         if not 0 <= index < count:
             raise DeviceError(f"there is no GPU {index}: this process has {count}, numbered from 0")
         self.device = self.call("open it", driver.cuDeviceGet, index)

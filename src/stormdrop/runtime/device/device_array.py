@@ -77,10 +77,11 @@ class GivenArray(NamedTuple):
 
 def is_on_cuda(value: Any) -> bool:
     """Whether an array says that it lies in the memory of an NVIDIA GPU."""
-    device = getattr(value, "__dlpack_device__", None)
-    if device is not None:
-        return int(device()[0]) == _ON_CUDA
-    return hasattr(value, "__cuda_array_interface__")
+    try:
+        device = getattr(value, "__dlpack_device__", None)
+        return hasattr(value, "__cuda_array_interface__") if device is None else int(device()[0]) == _ON_CUDA
+    except (BufferError, RuntimeError, TypeError, ValueError):  # no memory, or that of several devices
+        return False
 
 
 def given_array(
@@ -241,8 +242,9 @@ def _read(value: Any, gpu: int, stream: int) -> tuple[GivenArray, Any] | None:
         return None if described is None else (_of_dictionary(described), value)
     if number != gpu:  # torch exports nothing of a GPU that is not its current one
         raise InputError(f"on GPU {number}, and the model is on GPU {gpu}")
-    # DLPack does not carry torch's mark of a negated tensor.
-    capsule = (value.resolve_neg() if getattr(value, "is_neg", bool)() else value).__dlpack__(stream=stream)
+    if getattr(value, "is_neg", bool)():  # a mark of torch that DLPack does not carry
+        raise InputError("a negated view: give x.resolve_neg()")
+    capsule = value.__dlpack__(stream=stream)
     return _of_capsule(capsule), capsule
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import ArtifactError, InputError, ModelError
+from ...errors import ArtifactError, InputError, ModelError, StormdropError, one_line
 from ..inputs import Array, copy_rows, dtype_of
 from ..parts import RunPart
 from ..program import Program, SizeProgram, Step, View, bytes_of, offsets_of
@@ -233,17 +233,13 @@ class DeviceExecution:
 
     def _captured(self, before: Work | None = None, after: Work | None = None) -> Sequence[Work]:
         """The pieces of work of a call, each of which the queue replays, or a part."""
+        steps = [(step.kind == "part", partial(self._step, at)) for at, step in enumerate(self._size.steps)]
+        works = [*([(False, before)] if before else []), *steps, *([(False, after)] if after else [])]
         pieces: list[Work] = []
-        for is_part, group in itertools.groupby(range(len(self._size.steps)), self._is_part):
-            works = [partial(self._step, position) for position in group]
-            pieces += works if is_part else [partial(_all, works)]
-        pieces = [*filter(None, [before]), *pieces, *filter(None, [after])]
-        if any(step.kind == "part" for step in self._size.steps):
-            return pieces
-        return [self._queue.capture(partial(_all, pieces))]
-
-    def _is_part(self, position: int) -> bool:
-        return self._size.steps[position].kind == "part"
+        for is_part, group in itertools.groupby(works, lambda each: each[0]):
+            together = [work for _, work in group]
+            pieces += together if is_part else [self._queue.capture(partial(_all, together))]
+        return pieces
 
     def _step(self, position: int) -> None:
         step = self._size.steps[position]
@@ -262,14 +258,20 @@ class DeviceExecution:
         read = [self._downloaded(view) for view in step.reads]
         views = [self._size.views[view] for view in step.writes]
         memory = [None if OPEN in view.shape else _empty(view) for view in views]
-        results = self._run_part(int(step.name), read, memory)  # type: ignore[arg-type]
+        try:
+            results = self._run_part(int(step.name), read, memory)  # type: ignore[arg-type]
+        except StormdropError:
+            raise
+        except Exception as error:  # onnxruntime's exceptions have no base class of their own
+            raise ModelError(f"onnxruntime does not run part {step.name}: {one_line(error)}") from error
         sent = []  # which has to be there until the queue was waited for
         for position, view, result in zip(step.writes, views, results, strict=True):
             if OPEN in view.shape:
                 self._made[view.index] = result
                 continue
-            if result.shape != view.shape:
-                raise ModelError(f"part {step.name} makes a result of shape {result.shape}, not {view.shape}")
+            if (result.shape, result.dtype) != (view.shape, dtype_of(view.dtype)):
+                made = f"{result.dtype} of shape {result.shape}"
+                raise ModelError(f"part {step.name} makes a result in {made}, not {view.dtype} of {view.shape}")
             sent.append(np.ascontiguousarray(result))
             self._queue.upload(sent[-1], self._views[position])
         self._queue.wait()

@@ -143,12 +143,14 @@ class OpenClDevice:
                 f"{self.name}: {launch.entry} has {threads} work-items in a work-group; the device executes at most"
                 f" {most} with what the kernel needs"
             )
+        if launch.shared:
+            raise DeviceError(f"{self.name}: {launch.entry} asks for local memory at its launch, which OpenCL cannot")
         try:
             function.set_args(*(memory.buffer for memory in arguments))
         except self._cl.Error as error:
             raise DeviceError(f"{self.name}: {launch.entry}: {one_line(error)}") from error
         extents = tuple(groups * items for groups, items in zip(launch.groups, launch.items, strict=True))
-        return function, extents, launch.items
+        return function, extents, launch.items, tuple(arguments)  # which nothing else may keep
 
     def queue(self) -> OpenClQueue:
         """See `Device`."""
@@ -256,7 +258,7 @@ class OpenClQueue:
         begins = {"src_offset": source.offset, "dst_offset": target.offset}
         return self._cl.enqueue_copy(self._queue, target.whole, source.whole, byte_count=size, **begins)
 
-    def _start(self, kernel: Any, extents: Any, items: Any) -> Any:
+    def _start(self, kernel: Any, extents: Any, items: Any, _: Any) -> Any:
         return self._cl.enqueue_nd_range_kernel(self._queue, kernel, extents, items)
 
     def _failed(self, error: Exception) -> DeviceError:

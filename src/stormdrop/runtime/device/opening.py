@@ -8,13 +8,13 @@ from .contract import Device
 CUDA, OPENCL = "cuda", "opencl"
 
 
-def open_device(kind: str, name: str = "", index: int = 0) -> Device:
+def open_device(kind: str, name: str = "") -> Device:
     """A device of this machine.
 
     Args:
         kind: "cuda" or "opencl".
-        name: The name of an OpenCL device, which is taken if it is here; else the first one is.
-        index: The number of a CUDA device in this process.
+        name: Its name: that which OpenCL reports, or for CUDA that of a target, such as "rtx4090". The first device
+            with the name is taken if there is one, else the first device.
 
     Raises:
         DeviceError: There is none, or it cannot be used.
@@ -24,7 +24,7 @@ def open_device(kind: str, name: str = "", index: int = 0) -> Device:
 
         return open_opencl(name)
     if kind == CUDA:
-        from .cuda import CudaDevice
+        from .cuda import open_cuda
 
-        return CudaDevice(index)
+        return open_cuda(name)
     raise DeviceError(f"a device of the kind {kind!r} is not known; there is {CUDA} and {OPENCL}")

@@ -13,7 +13,7 @@ If they share leading axes, they run in one kernel, row by row.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import tvm
@@ -118,13 +118,13 @@ def _across_threads(stage: Stage) -> bool:
     if stage.combine is None:
         return True
     dtype = str(stage.buffer.dtype)
-    known = {
-        "sum": tirx.const(0, dtype),
-        "product": tirx.const(1, dtype),
-        "max": tirx.min_value(dtype),
-        "min": tirx.max_value(dtype),
-    }
-    return bool(structural_equal(stage.identity, known[stage.combine]))
+    known: Callable[[], Any] = {
+        "sum": lambda: tirx.const(0, dtype),
+        "product": lambda: tirx.const(1, dtype),
+        "max": lambda: tirx.min_value(dtype),
+        "min": lambda: tirx.max_value(dtype),
+    }[stage.combine]
+    return bool(structural_equal(stage.identity, known()))
 
 
 def _row_axes(stages: Sequence[Stage]) -> int:

@@ -80,7 +80,7 @@ class ContractionAxes:
             [axes.intersection(name for name, _ in dimension) for dimension in operand.dimensions]
             for operand in self.operands
         )
-        return any(max(map(len, found)) <= 1 and set().union(*found) == axes for found in by_operand)
+        return any(max(map(len, found), default=0) <= 1 and set().union(*found) == axes for found in by_operand)
 
 
 class ResourceUse:
