@@ -197,9 +197,10 @@ def parse_opencl(name: str) -> OpenCl:
     Raises:
         TargetError: The package `pyopencl` or a driver is missing, or there is no such device.
     """
+    runtime.keep_no_programs()
+    load("pyopencl", f"target {name}", TargetError)
     devices = opencl_devices()
     if not devices:
-        load("pyopencl", f"target {name}", TargetError)
         raise TargetError(
             f"target {name}: OpenCL finds no device here; it needs a driver (ICD), for a CPU pocl-opencl-icd"
         )

@@ -182,7 +182,11 @@ def test_a_model_that_cannot_be_captured_is_launched(
     monkeypatch.setattr(onnxruntime_cuda.CudaModel, "_bind", cannot)
     contender = onnxruntime_cuda.TensorrtModel(model, {"x": X}, 1)
     assert contender.settings["cuda_graph"] == "no: RuntimeError: the CPU computes a part"
-    assert [providers[1] for providers in opened] == [("CUDAExecutionProvider", {"use_tf32": "0"})] * 3
+    fallbacks = [providers[1] for providers in opened]
+    assert fallbacks[0] == ("CUDAExecutionProvider", {"use_tf32": "0"})
+    assert [fallback[1]["user_compute_stream"] for fallback in fallbacks[1:]] == [  # what is timed is all in one stream
+        providers[0][1]["user_compute_stream"] for providers in opened[1:]
+    ]
     assert contender.seconds(1) > 0
 
 

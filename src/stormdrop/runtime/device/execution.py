@@ -233,8 +233,9 @@ class DeviceExecution:
 
     def _captured(self, before: Work | None = None, after: Work | None = None) -> Sequence[Work]:
         """The pieces of work of a call, each of which the queue replays, or a part."""
-        steps = [(step.kind == "part", partial(self._step, at)) for at, step in enumerate(self._size.steps)]
-        works = [*([(False, before)] if before else []), *steps, *([(False, after)] if after else [])]
+        works: list[tuple[bool, Work]] = [] if before is None else [(False, before)]
+        works += [(step.kind == "part", partial(self._step, at)) for at, step in enumerate(self._size.steps)]
+        works += [] if after is None else [(False, after)]
         pieces: list[Work] = []
         for is_part, group in itertools.groupby(works, lambda each: each[0]):
             together = [work for _, work in group]

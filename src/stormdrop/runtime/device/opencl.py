@@ -19,14 +19,21 @@ from .contract import Work
 _LEAST_ALIGNMENT = 256  # bytes
 
 
+def keep_no_programs() -> None:
+    """Tells pyopencl to keep no programs on the disk, unless the user wants it, before it is imported.
+
+    Each candidate of a tuning is another program: its cache would only grow.
+    """
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+
+
 def opencl_devices() -> list[Any]:
     """The OpenCL devices of this machine as pyopencl knows them, GPUs first; none without a driver.
 
     Raises:
         DeviceError: The package `pyopencl` is not installed, or cannot load OpenCL's library.
     """
-    # Each candidate of a tuning is another program: its cache on disk would only grow.
-    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    keep_no_programs()
     try:
         import pyopencl as cl
     except ImportError as error:
