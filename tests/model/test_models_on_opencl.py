@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -23,6 +24,11 @@ from stormdrop.errors import ArtifactError, DeviceError, InputError
 from stormdrop.machine.opencl import opencl_devices
 from stormdrop.model.artifact.artifact_files import DEVICE, METADATA
 from stormdrop.model.profile import profile
+from stormdrop.runtime.device.code import OPENCL_SOURCE, DeviceCode, DeviceKernel, Image, Launch
+from stormdrop.runtime.device.execution import DeviceExecution, DeviceProgram
+from stormdrop.runtime.device.opencl import OpenClDevice
+from stormdrop.runtime.program import Program, SizeProgram, Step, View
+from stormdrop.runtime.sizes import TensorInfo
 
 pytestmark = [
     pytest.mark.compiles,
@@ -165,6 +171,23 @@ def test_code_that_the_driver_refuses(residual: tuple[onnx.ModelProto, Path], tm
         with pytest.raises(DeviceError, match="its compiler refuses the kernels") as error:
             load(folder)
         assert "\n" not in str(error.value)
+
+
+def test_what_launches_hand_on_lives_as_long_as_they_do(target: Any) -> None:
+    source = """
+    __kernel void first(__global float* x, __global float* t) { t[get_global_id(0)] = 2 * x[get_global_id(0)]; }
+    __kernel void second(__global float* t, __global float* y) { y[get_global_id(0)] = t[get_global_id(0)] + 1; }"""
+    launches = (Launch("first", (0, 2), (1, 1, 1), (4, 1, 1)), Launch("second", (2, 1), (1, 1, 1), (4, 1, 1)))
+    info = TensorInfo("x", (4,), "float32"), TensorInfo("y", (4,), "float32")
+    views = (View("input", 0, 0, (4,), "float32", 0), View("output", 0, 0, (4,), "float32", 1))
+    size = SizeProgram(info[:1], info[1:], (), views, (Step("kernel", "k", (0,), (1,)),))
+    code = DeviceCode({"k": DeviceKernel(launches, 2, (16,))}, [Image(OPENCL_SOURCE, "", source.encode())])
+    execution = DeviceExecution(DeviceProgram(OpenClDevice(target.local_device()), Program((), (size,)), code, []), 0)
+    kept = [argument.whole for prepared in execution._prepared[0] for argument in prepared[-1]]
+    assert len(kept) == 4 and all(whole is not None for whole in kept)
+    gc.collect()
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(execution.run([x])[0], 2 * x + 1)
 
 
 def test_native_is_refused(target: Any, tmp_path: Path) -> None:

@@ -184,9 +184,12 @@ def test_a_model_that_cannot_be_captured_is_launched(
     assert contender.settings["cuda_graph"] == "no: RuntimeError: the CPU computes a part"
     fallbacks = [providers[1] for providers in opened]
     assert fallbacks[0] == ("CUDAExecutionProvider", {"use_tf32": "0"})
-    assert [fallback[1]["user_compute_stream"] for fallback in fallbacks[1:]] == [  # what is timed is all in one stream
-        providers[0][1]["user_compute_stream"] for providers in opened[1:]
-    ]
+    assert (
+        [fallback[1]["user_compute_stream"] for fallback in fallbacks[1:]]
+        == [  # what is timed is all in one stream
+            providers[0][1]["user_compute_stream"] for providers in opened[1:]
+        ]
+    )
     assert contender.seconds(1) > 0
 
 

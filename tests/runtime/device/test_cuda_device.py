@@ -24,7 +24,7 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS
 from stormdrop.runtime.device.calls import DeviceCalls
 from stormdrop.runtime.device.code import CUBIN, OPENCL_SOURCE, PTX, DeviceCode, DeviceKernel, Image, Launch
-from stormdrop.runtime.device.cuda import CudaDevice
+from stormdrop.runtime.device.cuda import CudaDevice, open_cuda
 from stormdrop.runtime.device.device_array import DeviceArray
 from stormdrop.runtime.device.execution import DeviceExecution, DeviceProgram
 from stormdrop.runtime.device.opencl import open_opencl, opencl_devices
@@ -199,6 +199,62 @@ def test_arrays_of_others_on_their_stream(driver: CudaDriver, x: Array) -> None:
     np.testing.assert_array_equal(execution.run([x])[0], x * 2 + CONSTANT)
     for release, handle in [("cuMemFree", given.address), ("cuStreamDestroy", mine), ("cuStreamDestroy", producer)]:
         in_context(driver, release, handle)
+
+
+class Named(CudaDriver):
+    """A driver of GPUs with names of their own."""
+
+    NAMES = ("NVIDIA GeForce RTX 3090", "NVIDIA A100-SXM4-80GB", "Tesla T4")
+
+    def __init__(self) -> None:
+        super().__init__(gpus=len(self.NAMES))
+
+    def cuDeviceGetName(self, length: int, device: int) -> Any:
+        return self.CUresult.CUDA_SUCCESS, self.NAMES[device].encode()
+
+
+@pytest.mark.parametrize(("name", "number"), [("rtx3090", 0), ("a100", 1), ("t4", 2), ("h200", 0), ("", 0)])
+def test_the_gpu_of_a_name_is_taken(name: str, number: int) -> None:
+    assert open_cuda(name, Named()).gpu == number
+
+
+def test_a_wrong_input_costs_no_memory(driver: CudaDriver, x: Array) -> None:
+    model = model_of(DeviceCalls(lambda: CudaDevice(0, driver), PROGRAM, CODE, [CONSTANT]))
+    model(x)
+    given = Foreign(driver, x[:2].copy())
+    driver.calls.clear()
+    with pytest.raises(InputError, match="input 'x' is of shape"):
+        model(given)
+    np.testing.assert_array_equal(model(x), x * 2 + CONSTANT)
+    assert [call[0] for call in driver.calls] == ["graph", "wait"]  # nothing is allocated or captured anew
+    in_context(driver, "cuMemFree", given.address)
+
+
+def test_several_threads_open_one_model_once(driver: CudaDriver, x: Array) -> None:
+    opened: list[int] = []
+
+    def opening() -> CudaDevice:
+        opened.append(0)
+        return CudaDevice(0, driver)
+
+    model = model_of(DeviceCalls(opening, PROGRAM, CODE, [CONSTANT]))
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: model(x), range(8)))
+    assert opened == [0]
+
+
+@pytest.mark.parametrize("kind", [ValueError, BufferError])
+def test_an_array_without_memory_is_refused_in_one_line(driver: CudaDriver, kind: type[Exception]) -> None:
+    class Meta:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            raise kind("unknown device type meta")
+
+        def __dlpack__(self, **_: Any) -> Any:
+            raise kind("unknown device type meta")
+
+    model = model_of(DeviceCalls(lambda: CudaDevice(0, driver), PROGRAM, CODE, [CONSTANT]))
+    with pytest.raises(InputError, match="input 'x' is no array"):
+        model(Meta())
 
 
 def model_of(calls: DeviceCalls | None) -> CompiledModel:
