@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -284,6 +285,16 @@ def test_torch_computes_the_same_operators(load: Callable[[str], ModuleType], ca
         found = call().numpy()
         found = found.transpose(0, 2, 3, 1) if found.ndim == 4 else found
         assert steps.relative_error(found, expected) < 1e-5, name
+
+
+def test_torch_times_the_same_squeezenet(load: Callable[[str], ModuleType]) -> None:
+    """Version 1.1 has 1,235,496 parameters, as torchvision's documentation says, and version 1.0 has 1,248,424."""
+    steps = load("_steps")
+    weights = steps._graph("squeezenet").graph.initializer
+    assert sum(math.prod(tensor.dims) for tensor in weights if tensor.data_type == tensor.FLOAT) == 1_235_496
+    pytest.importorskip("torchvision")
+    theirs = load("_torch_modules").torchvision_models().get_model(steps._MODELS["squeezenet"], weights=None)
+    assert sum(parameter.numel() for parameter in theirs.parameters()) == 1_235_496
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ _SANITIZED = (
     "layer_norm m=32 n=50",
 )
 _TOOLS = ("memcheck", "racecheck", "synccheck")
-_MODELS = {"squeezenet": "squeezenet1_0", "resnet18": "resnet18"}
+_MODELS = {"squeezenet": "squeezenet1_1", "resnet18": "resnet18"}
 """The names of the models here and in torchvision."""
 
 _ROUNDS = 15
