@@ -13,6 +13,7 @@ import sys
 import tarfile
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, BinaryIO
@@ -169,8 +170,49 @@ def test_a_failed_item_is_tried_again_and_a_known_one_is_not(load: Callable[[str
     assert statuses == ["failed", "skipped", "ok", "ok"]
     assert next(answers, None) is None
     late = steps.Kit("limits", False, campaign(tmp_path / "file.jsonl"), -1.0, 9.0)
-    with pytest.raises(steps.Skipped, match="no time left"):
+    with pytest.raises(steps.Skipped, match="0 s are left, and another needs 1: another call goes on"):
         late.item("another", work)
+
+
+def test_an_item_is_not_begun_with_too_few_seconds(load: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    steps, campaign = load("_steps"), load("_common").Campaign(tmp_path / "file.jsonl")
+    for minutes, seconds in ((9.0, 60.0), (4.5, 30.0)):
+        kit = steps.Kit("models", False, campaign, 59.0, minutes)
+        assert kit.scaled(60) == seconds
+    kit.item("in half the minutes", lambda: {"figure": 1}, kit.scaled(60))
+    with pytest.raises(steps.Skipped, match="and as long needs 60"):
+        kit.item("as long", lambda: {"figure": 1}, 60.0)
+    assert [entry["item"] for entry in campaign.entries] == ["in half the minutes"]
+
+
+def test_a_tuned_model_is_kept_when_its_bench_is_cut_off(
+    load: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, campaign = load("_steps"), load("_common").Campaign
+    done: list[str] = []
+
+    def tune_model(file: Path, out: Path, **_: Any) -> SimpleNamespace:
+        done.append(f"tune {file.name}")
+        out.mkdir()
+        return SimpleNamespace(latency=Latency(), trials=1, verified=SimpleNamespace(max_error=0.0))
+
+    def cut_off(out: Path, rounds: int) -> None:
+        done.append(f"bench {out.name}")
+        raise KeyboardInterrupt
+
+    @dataclass
+    class Latency:
+        median: float = 1.0
+
+    monkeypatch.setattr(steps, "_MODELS", {"resnet18": "resnet18"})
+    monkeypatch.setattr(steps, "_graph", lambda name: SimpleNamespace(SerializeToString=lambda: b""))
+    monkeypatch.setattr(steps, "_compiled", lambda kit, name: {})
+    monkeypatch.setattr(steps, "sd", SimpleNamespace(tune_model=tune_model, bench=cut_off))
+    monkeypatch.setattr(steps.Kit, "tuning", lambda kit, seconds: {})
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            steps.models(steps.Kit("models", False, campaign(tmp_path / "file.jsonl"), 90.0, 9.0))
+    assert done == ["tune resnet18.onnx", "bench resnet18", "bench resnet18"]
 
 
 def test_steps_that_have_ended_are_not_run_again(
@@ -214,7 +256,10 @@ def test_a_step_that_hangs_is_ended(
     monkeypatch.setattr(script, "__file__", str(hangs))
     monkeypatch.setattr(script, "_GRACE", 0.1)
     options = SimpleNamespace(minutes=9.0, out=tmp_path / "file.jsonl", host=False)
-    assert script._in_child("gpu", 0.2, options) == {"status": "failed", "reason": "ended after 0 s"}
+    assert script._in_child("gpu", 0.2, options) == {
+        "status": "skipped",
+        "reason": "ended after 0 s: another call goes on",
+    }
     hangs.write_text("import sys; sys.exit(3)")
     assert script._in_child("gpu", 60.0, options)["reason"] == "its process ended with 3"
 

@@ -44,7 +44,7 @@ from stormdrop.trial import Candidate, Request
 
 KIT = Path(__file__).parent
 FULL = 9.0  # minutes that the seconds below belong to
-_OPERATOR_SECONDS, _MODEL_SECONDS, _ARM_SECONDS = 20.0, 60.0, 30.0
+_TOOL_SECONDS, _OPERATOR_SECONDS, _MODEL_SECONDS, _BENCH_SECONDS, _ARM_SECONDS = 15.0, 20.0, 60.0, 30.0, 30.0
 _SHAPE_SECONDS = 8 * _ARM_SECONDS + 30.0  # seven tunings of a shape, with what they take longer, and a race
 _HOST_CASES = ("matmul m=24 n=32 k=16", "softmax m=6 n=50")
 _OPERATORS = (
@@ -104,23 +104,38 @@ class Kit:
         """The seconds that are left."""
         return self.end - time.monotonic()
 
+    @property
+    def folder(self) -> Path:
+        """Where tuned models are kept from call to call: beside the file of what is found."""
+        return self._campaign.file.absolute().with_suffix(".host" if self.host else ".models")
+
+    def scaled(self, seconds: float) -> float:
+        """So many seconds of a run of nine minutes; fewer of a shorter one."""
+        return max(1.0, self._scale * seconds)
+
     def tuning(self, seconds: float) -> dict[str, Any]:
         """How a kernel or model is tuned: from nothing, in so many seconds of a run of nine minutes."""
-        bounds = {"trials": 3} if self.host else {"time": max(1.0, self._scale * seconds)}
+        bounds = {"trials": 3} if self.host else {"time": self.scaled(seconds)}
         return {**bounds, "fresh": True, "store": sd.open_store("sqlite://"), "target": self.target}
 
-    def item(self, name: str, work: Callable[[], Mapping[str, Any]]) -> None:
+    def item(self, name: str, work: Callable[[], Mapping[str, Any]], least: float = 1.0) -> None:
         """Does a part of the step, unless it is known. What it raises is kept as its failure.
 
+        Args:
+            name: The part.
+            work: Does it. Returns what it finds.
+            least: The seconds that it needs.
+
         Raises:
-            Skipped: There is no time left.
+            Skipped: Fewer seconds are left.
         """
         key = {"step": self.step, "item": name, "host": self.host}
         known = self._campaign.known(key)
         if known is not None and "skipped" not in known:
             return
-        if self.left <= 0:
-            raise Skipped("no time left: another call goes on")
+        if self.left < least:
+            left = max(0.0, self.left)
+            raise Skipped(f"{left:.0f} s are left, and {name} needs {least:.0f}: another call goes on")
         begin = time.monotonic()
         try:
             found = work()
@@ -244,7 +259,7 @@ def sanitizer(kit: Kit) -> None:
     if tool is None:
         raise Skipped("there is no compute-sanitizer on the PATH or in /usr/local/cuda/bin")
     for name in _TOOLS:
-        kit.item(name, partial(_sanitized, tool, name, kit.left))
+        kit.item(name, partial(_sanitized, tool, name, kit.left), kit.scaled(_TOOL_SECONDS))
 
 
 def _sanitized(tool: str, name: str, seconds: float) -> dict[str, Any]:
@@ -324,7 +339,7 @@ def tuned_operators(kit: Kit) -> None:
             times = table_1.race(work, {"ours": kernel}, device, half=True)
             return {**found, "times": {name: statistics.median(rounds) for name, rounds in times.items()}}
 
-        kit.item(case, measured)
+        kit.item(case, measured, kit.scaled(_OPERATOR_SECONDS))
 
 
 def models(kit: Kit) -> None:
@@ -332,7 +347,8 @@ def models(kit: Kit) -> None:
     for name, theirs in list(_MODELS.items())[: 1 if kit.host else None]:
         kit.item(f"{name}: torch", partial(_by_torch, kit, theirs))
         kit.item(f"{name}: compiled", partial(_compiled, kit, name))
-        kit.item(f"{name}: tuned", partial(_tuned, kit, name))
+        kit.item(f"{name}: tuned", partial(_tuned, kit, name), kit.scaled(_MODEL_SECONDS))
+        kit.item(f"{name}: bench", partial(_in_bench, kit, name), kit.scaled(_BENCH_SECONDS))
 
 
 def _graph(name: str) -> Any:
@@ -353,13 +369,19 @@ def _compiled(kit: Kit, name: str) -> dict[str, Any]:
 
 
 def _tuned(kit: Kit, name: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, f"{name}.onnx")
-        file.write_bytes(_graph(name).SerializeToString())  # peers of a saved model read the file that it comes from
-        result = sd.tune_model(file, **kit.tuning(_MODEL_SECONDS), out=Path(folder, "model"))
-        found = {"latency": asdict(result.latency), "trials": result.trials, "max_error": result.verified.max_error}
-        beside = sd.bench(Path(folder, "model"), rounds=2 if kit.host else _ROUNDS)
-        return {**found, "bench": beside.to_json()}
+    file, out = kit.folder / f"{name}.onnx", kit.folder / name
+    shutil.rmtree(out, ignore_errors=True)
+    kit.folder.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(_graph(name).SerializeToString())  # peers of a saved model read the file that it comes from
+    result = sd.tune_model(file, **kit.tuning(_MODEL_SECONDS), out=out)
+    return {"latency": asdict(result.latency), "trials": result.trials, "max_error": result.verified.max_error}
+
+
+def _in_bench(kit: Kit, name: str) -> dict[str, Any]:
+    """The tuned model beside its peers."""
+    if not (kit.folder / name).exists():
+        raise Skipped("there is no tuned model")
+    return {"bench": sd.bench(kit.folder / name, rounds=2 if kit.host else _ROUNDS).to_json()}
 
 
 def _by_torch(kit: Kit, name: str) -> dict[str, Any]:

