@@ -32,7 +32,7 @@ CONTENTS = {
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    for folder in (BENCHMARKS, BENCHMARKS / "kernels", KIT):
+    for folder in (BENCHMARKS / "models", BENCHMARKS, BENCHMARKS / "kernels", KIT):
         monkeypatch.syspath_prepend(str(folder))
     return importlib.import_module
 
@@ -96,6 +96,29 @@ def test_parts_that_are_right_are_not_made_again(
     assert again("key") == before
     again("another key")
     assert made == ["key", "key", "another key"]
+
+
+def test_onnx2torch_is_brought_without_what_it_needs(
+    load: Callable[[str], ModuleType],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bundle = load("bundle")
+    asked: list[list[str]] = []
+
+    def run(command: list[str]) -> str:
+        if command[0] == "git":
+            return ""
+        asked.append(command)
+        download = {"archive_info": {"hashes": {"sha256": "0"}}}
+        return json.dumps({"install": [{"metadata": {"name": command[-1], "version": "1"}, "download_info": download}]})
+
+    monkeypatch.setattr(bundle, "_run", run)
+    monkeypatch.setattr(bundle.Bundle, "archive", lambda *_: None)
+    bundle.make(tmp_path, ["numpy"], "", "3.12", 2000)
+    assert [command[-1] for command in asked if "--no-deps" in command] == ["onnx2torch"]
+    assert "; 2 packages, commit" in capsys.readouterr().out
 
 
 def _flip(path: Path) -> None:

@@ -5,7 +5,8 @@
 pip decides what is needed, and downloads it as wheels for x86-64 Linux. Packages that the machine is assumed to have
 stay out. Two archives are made, compressed by `xz` and cut into parts: `packages`, a folder of installed packages, and
 `source`, the folders of this checkout's last commit that run there. FOLDER then holds the parts, `manifest.json` with
-the size and the SHA-256 of each, and `unpack.py`, which unpacks them with nothing but Python.
+the size and the SHA-256 of each, and `unpack.py`, which unpacks them with nothing but Python. onnx2torch comes, too,
+without what it needs: it uses the machine's torch.
 
 An archive whose parts are there and right, and whose contents have not changed, is not made again. Left out, because
 nothing uses it at run time: the sources of CUTLASS, TVM's files for browsers, the tests of SymPy, SQLAlchemy and
@@ -30,6 +31,7 @@ from unpack import MANIFEST, BundleError, check_part
 
 ROOT = Path(__file__).parents[3]
 ASSUMED = "numpy,scipy,ml-dtypes,onnx,onnxruntime,cuda-bindings,protobuf,typing-extensions,packaging"
+ALONE = "onnx2torch"  # by which torch is a peer of models; torch and torchvision, which it needs, are there
 SOURCES = ("src", "benchmarks", "tests/stand_ins")
 DROPPED = (
     "bin",
@@ -73,7 +75,7 @@ def make(out: Path, assumed: list[str], extras: str, python: str, most: int) -> 
         BundleError: pip, git or xz fails.
     """
     pip = _Pip(python)
-    needed = pip.needed(f"{ROOT}[{extras}]" if extras else str(ROOT))
+    needed = pip.needed(f"{ROOT}[{extras}]" if extras else str(ROOT)) | pip.needed(ALONE, "--no-deps")
     there = {_normal(name) for name in assumed}
     wheels = {name: package for name, package in needed.items() if name not in there}
     commit = _run(["git", "rev-parse", "HEAD"]).strip()
@@ -169,9 +171,9 @@ class _Pip:
         self._install += ["--implementation", "cp", "--python-version", python]
         self._install += [f"--platform={platform}" for platform in _PLATFORMS]
 
-    def needed(self, requirement: str) -> dict[str, dict[str, str]]:
+    def needed(self, requirement: str, *flags: str) -> dict[str, dict[str, str]]:
         """Version and SHA-256 of the wheel of each package that a requirement needs, itself left out, by name."""
-        arguments = ["--dry-run", "--ignore-installed", "--target", str(ROOT), "--report", "-", requirement]
+        arguments = ["--dry-run", "--ignore-installed", "--target", str(ROOT), "--report", "-", *flags, requirement]
         report = json.loads(_run([*self._install, *arguments]))
         return {
             _normal(item["metadata"]["name"]): {
