@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -285,6 +286,34 @@ def test_a_step_that_hangs_is_ended(
     }
     hangs.write_text("import sys; sys.exit(3)")
     assert script._in_child("gpu", 60.0, options)["reason"] == "its process ended with 3"
+
+
+def test_nothing_outlives_a_step(
+    load: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, step, pipe = load("first_contact"), tmp_path / "step.py", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    step.write_text(
+        "import json, subprocess\n"
+        f"subprocess.Popen(['sleep', '3600'], stdout=open({str(pipe)!r}, 'w'))\n"
+        "print(json.dumps({'status': 'ok', 'reason': 'it has begun'}))"
+    )
+    monkeypatch.setattr(script, "__file__", str(step))
+    options = Namespace(minutes=9.0, out=tmp_path / "file.jsonl", host=False, only=None)
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as end:
+        assert script._in_child("gpu", 60.0, options) == {"status": "ok", "reason": "it has begun"}
+        os.set_blocking(end.fileno(), True)
+        assert end.read() == b""  # which waits for the end of the process that holds the other end
+
+
+def test_a_tool_that_takes_too_long_is_given_up(load: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    tool, number = tmp_path / "tool", tmp_path / "number"
+    _program(tool, f"sleep 3600 & echo $! >{number}.new; mv {number}.new {number}; wait")
+    for seconds in (1, 8, 64):  # a busy machine may take longer to start it
+        assert load("_steps")._sanitized(str(tool), "memcheck", seconds) == {"failed": f"takes more than {seconds} s"}
+        if number.exists():
+            break
+    os.kill(int(number.read_text()), signal.SIGKILL)  # the step ends it; the tool's end did not wait for it
 
 
 @pytest.fixture

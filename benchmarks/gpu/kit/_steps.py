@@ -266,12 +266,16 @@ def _sanitized(tool: str, name: str, seconds: float) -> dict[str, Any]:
     """What one of the tools of compute-sanitizer reports of the default schedules, at most its first 50 lines."""
     program = f"import sys; sys.path.insert(0, {str(KIT)!r}); import _steps; _steps.run_defaults({_SANITIZED!r})"
     command = [tool, "--tool", name, "--error-exitcode", "9", sys.executable, "-c", program]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"takes more than {seconds:.0f} s"}
-    report = [line for line in done.stdout.splitlines() if line.startswith("=========")]
-    said = "; ".join([*report[-1:], *done.stderr.splitlines()[-1:]])
+    with tempfile.TemporaryFile("w+") as output:  # what outlives the tool would keep a pipe open until the step's end
+        try:
+            done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=seconds, check=False)
+        except subprocess.TimeoutExpired:
+            return {"failed": f"takes more than {seconds:.0f} s"}
+        output.seek(0)
+        lines = output.read().splitlines()
+    report = [line for line in lines if line.startswith("=========")]
+    others = [line for line in lines if not line.startswith("=========")]
+    said = "; ".join([*report[-1:], *others[-1:]])
     return {"report": report[:50], **({"failed": f"ended with {done.returncode}: {said}"} if done.returncode else {})}
 
 

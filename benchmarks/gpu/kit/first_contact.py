@@ -25,6 +25,7 @@ by g++.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def _in_child(step: str, limit: float, options: argparse.Namespace) -> dict[str, Any]:
-    """How a step ends in a process of its own, which is ended, with all that it has started, after the limit."""
+    """How a step ends in a process of its own, at the latest after the limit. All that it has started ends with it."""
     command = [sys.executable, __file__, f"--child={step}", f"--seconds={limit - _GRACE / 2}"]
     command += [f"--minutes={options.minutes}", f"--out={options.out}", *(["--host"] if options.host else [])]
     with tempfile.TemporaryFile("w+") as output:
@@ -83,9 +84,9 @@ def _in_child(step: str, limit: float, options: argparse.Namespace) -> dict[str,
         except subprocess.TimeoutExpired:
             return {"status": "skipped", "reason": f"ended after {limit + _GRACE:.0f} s: another call goes on"}
         finally:
-            if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):  # it and all that it has started have ended
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
         output.seek(0)
         try:
             return dict(json.loads(output.read().splitlines()[-1]))
