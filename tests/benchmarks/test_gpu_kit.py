@@ -279,13 +279,30 @@ def test_a_step_that_hangs_is_ended(
     hangs.write_text("import time; time.sleep(3600)")
     monkeypatch.setattr(script, "__file__", str(hangs))
     monkeypatch.setattr(script, "_GRACE", 0.1)
-    options = SimpleNamespace(minutes=9.0, out=tmp_path / "file.jsonl", host=False)
+    options = SimpleNamespace(minutes=9.0, out=tmp_path / "file.jsonl", host=False, only=None)
     assert script._in_child("gpu", 0.2, options) == {
         "status": "skipped",
         "reason": "ended after 0 s: another call goes on",
     }
     hangs.write_text("import sys; sys.exit(3)")
     assert script._in_child("gpu", 60.0, options)["reason"] == "its process ended with 3"
+
+
+def test_only_a_step_that_is_named_tries_again_what_has_failed(
+    load: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, file = load("first_contact"), tmp_path / "file.jsonl"
+    load("_common").Campaign(file).keep({"step": "gpu", "item": "name", "host": False, "failed": "broken"})
+    monkeypatch.setattr(script, "STEPS", {"gpu": lambda kit: kit.item("name", lambda: {"figure": 1})})
+    relay = tmp_path / "relay.py"
+    relay.write_text("import json, sys; print(json.dumps({'arguments': sys.argv[1:]}))")
+    monkeypatch.setattr(script, "__file__", str(relay))
+    ends = []
+    for only in (None, "gpu"):
+        call = script._in_child("gpu", 60.0, Namespace(minutes=9.0, out=file, host=False, only=only))
+        monkeypatch.setattr(sys, "argv", ["first_contact.py", *call["arguments"]])
+        ends.append(script._result(script._options())["status"])
+    assert ends == ["failed", "ok"]
 
 
 def test_nothing_outlives_a_step(

@@ -77,6 +77,7 @@ def _in_child(step: str, limit: float, options: argparse.Namespace) -> dict[str,
     """How a step ends in a process of its own, at the latest after the limit. All that it has started ends with it."""
     command = [sys.executable, __file__, f"--child={step}", f"--seconds={limit - _GRACE / 2}"]
     command += [f"--minutes={options.minutes}", f"--out={options.out}", *(["--host"] if options.host else [])]
+    command += ["--retries"] if options.only else []
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output, start_new_session=True)
         try:
@@ -96,7 +97,9 @@ def _in_child(step: str, limit: float, options: argparse.Namespace) -> dict[str,
 
 def _result(options: argparse.Namespace) -> dict[str, Any]:
     """Runs a step in this process. Returns its status, and why."""
-    kit = Kit(options.child, options.host, Campaign(options.out, retries=True), options.seconds, options.minutes)
+    kit = Kit(
+        options.child, options.host, Campaign(options.out, retries=options.retries), options.seconds, options.minutes
+    )
     try:
         STEPS[kit.step](kit)
     except Skipped as reason:
@@ -114,6 +117,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", choices=STEPS, help="one step, also if it has ended; it may take all the minutes")
     parser.add_argument("--host", action="store_true", help="a dry run without a GPU")
     parser.add_argument("--child", choices=STEPS, help=argparse.SUPPRESS)
+    parser.add_argument("--retries", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     return parser.parse_args()
 
