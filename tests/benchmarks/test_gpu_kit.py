@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -269,6 +269,31 @@ def test_steps_that_have_ended_are_not_run_again(
     assert dict(ran)["sketches"] == pytest.approx(80 / 9)
     assert call("--minutes=0.01", "--only=gpu") == []
     assert json.loads((tmp_path / "file.jsonl").read_text().splitlines()[-1])["reason"] == "no time left"
+
+
+def test_a_file_of_another_gpu_is_refused(
+    load: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, file = load("first_contact"), tmp_path / "file.jsonl"
+    for number in (0, 1):
+        entry = {"step": "gpu", "item": f"gpu {number}", "host": False, "name": "NVIDIA H100"}
+        load("_common").Campaign(file).keep(entry)
+    load("_common").Campaign(file).keep({"step": "gpu", "item": "target", "host": False, "name": "h100"})
+    monkeypatch.setattr(script, "_in_child", lambda *_: {"status": "ok", "reason": "as the test wants"})
+
+    def call(*arguments: str, gpus: Sequence[str]) -> None:
+        monkeypatch.setattr(script, "visible_gpus", lambda: [SimpleNamespace(name=name) for name in gpus])
+        monkeypatch.setattr(sys, "argv", ["first_contact.py", f"--out={file}", "--only=gpu", *arguments])
+        script.main()
+
+    call(gpus=["NVIDIA H100"])
+    call("--host", gpus=[])
+    before = file.read_text()
+    with pytest.raises(SystemExit, match="is of NVIDIA H100, and here is NVIDIA H200: choose another file by --out"):
+        call(gpus=["NVIDIA H200"])
+    with pytest.raises(SystemExit, match="and here is no GPU"):
+        call(gpus=[])
+    assert file.read_text() == before
 
 
 def test_a_step_that_hangs_is_ended(

@@ -16,7 +16,7 @@ What a step finds is a JSON line as soon as it is known, and so is its end: `ste
 `seconds` and `reason`. A step that fails does not stop the others. A second call goes on: it leaves out steps that have
 ended, ok or failed, and goes on with those that were skipped, for lack of time or of a tool. `--only STEP` goes on with
 any step: what it has found is not done again, and what has failed is. With fewer minutes, tunings are shorter, too. A
-file is for one GPU.
+file is for one kind of GPU: beside another one the program refuses it.
 
 `--host` is a dry run without a GPU, with tiny budgets: kernels run on the cores by OpenCL (PoCL), and their CUDA source
 by g++.
@@ -43,6 +43,7 @@ from _common import Campaign
 from _steps import FULL, STEPS, Kit, Skipped
 
 from stormdrop.errors import one_line
+from stormdrop.machine.nvml import visible_gpus
 
 _PARTS = {"gpu": 15, "limits": 25, "sketches": 80, "sanitizer": 60, "operators": 150, "models": 150}
 """The most seconds of a step, of nine minutes. The last step takes what is left."""
@@ -56,6 +57,8 @@ def main() -> None:
     if options.child:
         print(json.dumps(_result(options)))
         return
+    if not options.host:
+        _check_gpus(options.out)
     end = time.monotonic() + 60 * options.minutes
     for step in [options.only] if options.only else STEPS:
         key = {"step": step, "item": None, "host": options.host}
@@ -71,6 +74,16 @@ def main() -> None:
         seconds = round(time.monotonic() - begin, 1)
         Campaign(options.out).keep({**key, **found, "seconds": seconds})
         print(f"{step}: {found['status']} in {seconds:.0f} s: {found['reason']}", flush=True)
+
+
+def _check_gpus(file: Path) -> None:
+    """Ends the program with one line if a file is of other GPUs than those here."""
+    found = (entry for entry in Campaign(file).entries if entry["step"] == "gpu" and not entry["host"])
+    theirs = {entry["name"] for entry in found if "name" in entry and entry["item"] != "target"}
+    here = {info.name for info in visible_gpus()}
+    if theirs and theirs != here:
+        names = " and ".join(sorted(here)) or "no GPU"
+        sys.exit(f"{file} is of {' and '.join(sorted(theirs))}, and here is {names}: choose another file by --out")
 
 
 def _in_child(step: str, limit: float, options: argparse.Namespace) -> dict[str, Any]:
