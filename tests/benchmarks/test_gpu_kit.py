@@ -15,6 +15,7 @@ import tarfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, BinaryIO
@@ -139,6 +140,15 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no manifest": (lambda parts: (parts / "manifest.json").unlink(), "manifest.json is missing"),
     "no JSON": (lambda parts: (parts / "manifest.json").write_text("{"), "manifest.json is damaged: it is no JSON"),
     "another manifest": (lambda parts: (parts / "manifest.json").write_text("{}"), "is no manifest of a bundle"),
+    "a list": (lambda parts: (parts / "manifest.json").write_text("[]"), "is no manifest of a bundle"),
+    "an archive without parts": (
+        lambda parts: _edit(parts / "manifest.json", archives={"packages": {"key": "", "bytes": 0}}),
+        "is no manifest of a bundle",
+    ),
+    "a manifest that cannot be read": (
+        lambda parts: [(parts / "manifest.json").unlink(), (parts / "manifest.json").mkdir()],
+        "Is a directory",
+    ),
     "another Python": (
         lambda parts: _edit(parts / "manifest.json", python="2.7"),
         f"the bundle is for Python 2.7, and this is Python {HERE}: bundle.py --python {HERE}",
@@ -167,6 +177,50 @@ def test_a_bundle_with_a_fault_is_refused_by_one_line(parts: Path, tmp_path: Pat
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "unpacked").exists()
+
+
+@pytest.mark.parametrize("into", ["/proc/unpacked", "parts/manifest.json/unpacked", "parts/manifest.json"])
+def test_a_folder_that_cannot_be_made_is_refused_by_one_line(parts: Path, tmp_path: Path, into: str) -> None:
+    done = _unpack(parts, tmp_path / into)
+    assert done.returncode == 1
+    assert str(Path(into).parent) in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_programs_that_fail_are_one_line_of_a_bundle(
+    load: Callable[[str], ModuleType], parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = load("bundle")
+
+    def refused(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["bundle.py", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            bundle.main()
+        assert "\n" not in str(ended.value)
+        return str(ended.value)
+
+    monkeypatch.setattr(bundle._Pip, "needed", lambda *_: {})
+    assert "Not a directory" in refused(f"--out={parts}/manifest.json/out")
+    (parts / "manifest.json").write_text("{")
+    assert refused(f"--out={parts}").endswith("manifest.json is damaged: it is no JSON")
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert refused(f"--out={tmp_path}/out") == "git cannot be run: No such file or directory"
+    archive = partial(bundle.Bundle(tmp_path, 2000).archive, "packages", "key", _write)
+    with pytest.raises(bundle.BundleError, match="xz cannot be run: No such file"):
+        archive()
+    _program(tmp_path / "bin" / "xz", "echo no memory >&2; exit 1")
+    with pytest.raises(bundle.BundleError, match="xz -6 -T2 --stdout failed: no memory"):
+        archive()
+
+
+def test_a_report_of_pip_that_lacks_something_is_refused(
+    load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = load("bundle")
+    monkeypatch.setattr(bundle, "_run", lambda command: "{}")
+    with pytest.raises(bundle.BundleError, match="pip's report on numpy cannot be read: KeyError"):
+        bundle._Pip("3.12").needed("numpy")
 
 
 def test_a_folder_with_something_else_is_left_alone(parts: Path, tmp_path: Path) -> None:

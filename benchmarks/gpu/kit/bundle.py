@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from unpack import MANIFEST, BundleError, check_part
+from unpack import MANIFEST, BundleError, check_part, read_manifest
 
 ROOT = Path(__file__).parents[3]
 ASSUMED = "numpy,scipy,ml-dtypes,onnx,onnxruntime,cuda-bindings,protobuf,typing-extensions,packaging"
@@ -57,7 +58,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         make(options.out, options.assumed.split(","), options.extras, options.python, int(options.part_mb * 1e6))
-    except BundleError as error:
+    except (BundleError, OSError) as error:
         sys.exit(str(error))
 
 
@@ -72,7 +73,8 @@ def make(out: Path, assumed: list[str], extras: str, python: str, most: int) -> 
         most: The most bytes of a part.
 
     Raises:
-        BundleError: pip, git or xz fails.
+        BundleError: pip, git or xz is missing or fails, or the manifest of a bundle that is there is damaged.
+        OSError: The folder cannot be read or written.
     """
     pip = _Pip(python)
     needed = pip.needed(f"{ROOT}[{extras}]" if extras else str(ROOT)) | pip.needed(ALONE, "--no-deps")
@@ -106,7 +108,7 @@ class Bundle:
         self._out, self._most, self._file = out, most, out / MANIFEST
         self.manifest: dict[str, Any] = {"archives": {}}
         if self._file.exists():
-            self.manifest = json.loads(self._file.read_text())
+            self.manifest = read_manifest(out)
 
     def archive(self, name: str, key: Any, write: Callable[[BinaryIO], None]) -> None:
         """Makes an archive, unless all its parts are there and right.
@@ -118,6 +120,7 @@ class Bundle:
 
         Raises:
             BundleError: There is no `xz`, or it fails.
+            OSError: The folder cannot be written.
         """
         digest = hashlib.sha256(json.dumps([key, self._most]).encode()).hexdigest()
         if self._is_right(self.manifest["archives"].get(name), digest):
@@ -140,16 +143,13 @@ class Bundle:
         return True
 
     def _made(self, name: str, write: Callable[[BinaryIO], None]) -> dict[str, Any]:
-        xz = shutil.which("xz")
-        if xz is None:
-            raise BundleError("there is no xz on the PATH")
         for old in self._out.glob(f"{name}.tar.xz.*"):
             old.unlink()
         with tempfile.TemporaryFile() as plain, tempfile.TemporaryFile() as packed:
             write(plain)
-            size = plain.tell()
+            size = plain.seek(0, io.SEEK_END)
             plain.seek(0)
-            subprocess.run([xz, "-6", "-T2", "--stdout"], stdin=plain, stdout=packed, check=True)
+            _run(["xz", "-6", "-T2", "--stdout"], stdin=plain, stdout=packed)
             packed.seek(0)
             parts: list[dict[str, Any]] = []
             while chunk := packed.read(self._most):
@@ -174,15 +174,18 @@ class _Pip:
     def needed(self, requirement: str, *flags: str) -> dict[str, dict[str, str]]:
         """Version and SHA-256 of the wheel of each package that a requirement needs, itself left out, by name."""
         arguments = ["--dry-run", "--ignore-installed", "--target", str(ROOT), "--report", "-", *flags, requirement]
-        report = json.loads(_run([*self._install, *arguments]))
-        return {
-            _normal(item["metadata"]["name"]): {
-                "version": item["metadata"]["version"],
-                "sha256": item["download_info"]["archive_info"]["hashes"]["sha256"],
+        report = _run([*self._install, *arguments])
+        try:
+            return {
+                _normal(item["metadata"]["name"]): {
+                    "version": item["metadata"]["version"],
+                    "sha256": item["download_info"]["archive_info"]["hashes"]["sha256"],
+                }
+                for item in json.loads(report)["install"]
+                if "archive_info" in item["download_info"]
             }
-            for item in report["install"]
-            if "archive_info" in item["download_info"]
-        }
+        except (ValueError, KeyError) as error:
+            raise BundleError(f"pip's report on {requirement} cannot be read: {error!r}") from error
 
     def install(self, versions: dict[str, str], folder: Path) -> None:
         """Installs these versions, and nothing that they need, into a folder."""
@@ -211,12 +214,18 @@ def _pack(pip: _Pip, versions: dict[str, str], file: BinaryIO) -> None:
 def _source(file: BinaryIO) -> None:
     """Writes an archive of the last commit."""
     command = ["git", "archive", "--format=tar", "--prefix=source/", "HEAD", "--", *SOURCES]
-    file.write(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
+    _run(command, stdout=file)
 
 
-def _run(command: list[str]) -> str:
-    """What a program prints. Raises `BundleError` with its last line if it fails."""
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def _run(command: list[str], stdin: BinaryIO | None = None, stdout: BinaryIO | None = None) -> str:
+    """What a program prints, unless it goes into a file. Raises `BundleError` with its last line if it fails."""
+    pipe = subprocess.PIPE
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, stdin=stdin, stdout=stdout or pipe, stderr=pipe, text=True, check=False
+        )
+    except OSError as error:
+        raise BundleError(f"{command[0]} cannot be run: {error.strerror}") from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise BundleError(f"{' '.join(command[:4])} failed: {last}")

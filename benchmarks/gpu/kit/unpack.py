@@ -43,7 +43,7 @@ def main() -> None:
     begin = time.monotonic()
     try:
         script = unpack(options.parts, options.into.absolute())
-    except BundleError as error:
+    except (BundleError, OSError) as error:
         sys.exit(str(error))
     print(f"unpacked in {time.monotonic() - begin:.0f} s; now: . {shlex.quote(str(script))}")
     print(script.read_text(), end="")
@@ -62,8 +62,9 @@ def unpack(parts: Path, into: Path) -> Path:
     Raises:
         BundleError: A part is missing or damaged, the bundle is for another Python or machine, the folder holds
             something else, or there is no room.
+        OSError: A folder cannot be read or written.
     """
-    manifest = _manifest(parts)
+    manifest = read_manifest(parts)
     _check_python(manifest["python"])
     archives = manifest["archives"]
     for archive in archives.values():
@@ -79,7 +80,7 @@ def unpack(parts: Path, into: Path) -> Path:
                     members.extractall(into, filter="data")
             except tarfile.CompressionError:
                 raise BundleError("this Python cannot read xz: it was built without the module lzma") from None
-            except OSError as error:
+            except (OSError, tarfile.TarError) as error:
                 raise BundleError(f"{name} cannot be unpacked into {into}: {error}") from error
     for name in manifest["assumed"]:
         try:
@@ -102,16 +103,23 @@ def check_part(folder: Path, part: dict[str, Any]) -> None:
         raise BundleError(f"{path} is damaged: its SHA-256 is not that of {MANIFEST}")
 
 
-def _manifest(parts: Path) -> dict[str, Any]:
+def read_manifest(parts: Path) -> dict[str, Any]:
+    """The manifest of a folder of parts. Raises `BundleError` if it is missing, damaged, or something else."""
     path = parts / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_text())
-    except OSError:
+    except FileNotFoundError:
         raise BundleError(f"{path} is missing") from None
     except ValueError:
         raise BundleError(f"{path} is damaged: it is no JSON") from None
-    if not {"python", "assumed", "archives"} <= manifest.keys():
-        raise BundleError(f"{path} is no manifest of a bundle")
+    try:
+        _ = manifest["python"], manifest["assumed"]
+        for archive in manifest["archives"].values():
+            _ = archive["key"], archive["bytes"] + 0
+            for part in archive["parts"]:
+                _ = parts / part["name"], part["bytes"], part["sha256"]
+    except (AttributeError, KeyError, TypeError):
+        raise BundleError(f"{path} is no manifest of a bundle") from None
     return manifest
 
 
