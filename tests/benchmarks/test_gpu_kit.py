@@ -429,6 +429,20 @@ def gpu_kit(load: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pyte
     return run
 
 
+def test_tunings_of_shapes_are_shorter_with_fewer_minutes(
+    load: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, campaign = load("_steps"), load("_common").Campaign(tmp_path / "file.jsonl")
+    monkeypatch.setattr(steps.Kit, "target", steps.GPUS["a100"])
+    monkeypatch.setattr(steps.table_1, "SMALL", ["M0"])
+    monkeypatch.setattr(steps.table_1, "TABLE_1", [])
+    monkeypatch.setattr(steps.table_1, "measure", lambda shape, device, options, end: {"minutes": options.minutes})
+    with pytest.raises(steps.Skipped, match="and M0 needs 270"):
+        steps.papers(steps.Kit("papers", False, campaign, 200.0, 9.0))
+    steps.papers(steps.Kit("papers", False, campaign, 200.0, 4.5))
+    assert [entry["minutes"] for entry in campaign.entries] == [[0.25]]
+
+
 def _program(path: Path, text: str) -> None:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
