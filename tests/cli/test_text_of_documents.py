@@ -152,7 +152,7 @@ def test_bench_prints_its_document(capsys: pytest.CaptureFixture[str]) -> None:
         "ratio": 1.0,
         "ratio_interval": [1.0, 1.0],
     }
-    ours |= {"ratio_interval": [1.0, 1.0], "gflops": 100.0, "max_error": float("inf"), "agrees": False}
+    ours |= {"ratio_interval": [1.0, 1.0], "gflops": 100.0, "max_error": float("inf"), "agrees": False, "call": None}
     skipped = {"torch": "is not installed"}
     document = {"what": "matmul", "runs": 3, "disturbed": 1, "contenders": [ours], "skipped": skipped, "load": None}
     benching._print_bench(document)

@@ -16,6 +16,7 @@ ELSEWHERE = {
     "docs/how-to/add-a-search.md": "test_guides.py",
     "docs/how-to/add-a-sketch.md": "test_guides.py",
     "docs/how-to/emulate-an-arm-board.md": "tests/testing/test_arm_board.py",
+    "docs/how-to/use-a-gpu.md": "tests/model/test_models_on_cuda.py",
     "docs/how-to/write-a-plug-in.md": "tests/test_plugins.py",
     "docs/how-to/write-a-schedule.md": "test_template_page.py",
     "docs/reference/python/index.md": "one import",

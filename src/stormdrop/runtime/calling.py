@@ -48,7 +48,7 @@ class CallableModel:
                 memory, of another type or shape, or not contiguous.
 
         Example:
-            ```python
+            ```text
             outputs = model.run_on_device({"x": torch.randn(1, 3, 224, 224, device="cuda")})
             y = torch.from_dlpack(outputs["y"])
             ```
