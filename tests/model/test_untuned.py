@@ -11,7 +11,7 @@ from faulty_kernels import coarse
 from tiny_models import residual_model
 
 import stormdrop as sd
-from stormdrop.errors import ArtifactError, ModelError
+from stormdrop.errors import ArtifactError, ModelError, TargetError
 from stormdrop.machine.cpu import Cpu
 from stormdrop.measure.pool.pool import WorkerPool
 from stormdrop.model import tune_model
@@ -88,3 +88,9 @@ def test_a_place_that_cannot_be_written_is_found_before_the_import(tmp_path: Pat
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     with pytest.raises(ArtifactError):
         sd.compile_model("missing.onnx", out=tmp_path / "mine")
+
+
+def test_another_cpu_is_refused_in_one_line() -> None:
+    with pytest.raises(TargetError, match="cpu/neoverse-n1 is another machine: its kernels are compiled here") as error:
+        sd.compile_model(seed_weights(residual_model(), seed=0), target=sd.parse_machine("cpu/neoverse-n1"))
+    assert "\n" not in str(error.value)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import MeasureError
+from ..runtime.device.opencl import first_error
 from .opencl import OpenClModule
 
 Array = NDArray[Any]
@@ -171,7 +172,7 @@ class OpenClRuntime:
             try:
                 return cl.Program(self.context, source).build()
             except cl.RuntimeError as error:
-                raise MeasureError(f"the OpenCL compiler: {_first_error(str(error))}") from error
+                raise MeasureError(f"the OpenCL compiler: {first_error(str(error))}") from error
 
     def most_work_items(self, kernel: Any) -> int:
         """The most work-items of a work-group with which the device executes a kernel.
@@ -254,8 +255,3 @@ class OpenClRuntime:
         """
         events[-1].wait()
         return float(events[-1].profile.end - events[0].profile.start) * 1e-9
-
-
-def _first_error(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line), lines[0] if lines else "no message")

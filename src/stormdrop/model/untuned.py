@@ -22,7 +22,7 @@ from .building.builder import ModelBuilder, provenance_of, source_of
 from .building.kernel_library import KernelLibrary
 from .building.repair import verified_or_repaired
 from .building.saving import Verifier, check_native
-from .building.stand_in import is_here
+from .building.stand_in import is_missing
 from .importer.any_model import Model, import_model
 from .inputs.combinations import GivenShapes
 from .inputs.given import Data
@@ -142,7 +142,7 @@ def compile_model_with(
         graph, references = chosen_precision.graph, chosen_precision.references
         of_kernels = chosen_precision.of_kernels()
     with run.phase("schedule"):
-        if options.fresh or not is_here(machine):
+        if options.fresh or is_missing(machine):
             tuned = recorded_tasks(graph, machine, of_kernels, None)
         else:
             with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:

@@ -24,6 +24,7 @@ class CallableModel:
     metadata: Any
     _inputs: CallInputs
     _calls: Any
+    _on_gpu = False  # a call asks for nothing more if the CPU runs the model
 
     def _results(self, feeds: Any) -> Sequence[Any]:
         """The outputs for inputs by name."""
@@ -60,9 +61,8 @@ class CallableModel:
         return {info.name: value for info, value in zip(self.outputs, results, strict=True)}
 
     def _results_on_device(self, feeds: Any) -> Sequence[DeviceArray] | None:
-        """The outputs, if a GPU runs the model and an input lies in the memory of one; None if not."""
-        on_gpu = isinstance(self._calls, DeviceCalls) and isinstance(feeds, Mapping)
-        if on_gpu and any(is_on_cuda(feeds.get(name)) for name in self._inputs.names):
+        """The outputs of a model on a GPU, if an input lies in the memory of one; None if not."""
+        if isinstance(feeds, Mapping) and any(is_on_cuda(feeds.get(name)) for name in self._inputs.names):
             return list(self.run_on_device(feeds).values())
         return None
 

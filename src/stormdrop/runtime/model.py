@@ -53,7 +53,7 @@ class CompiledModel(CallableModel):
         self.digest = metadata.digest
         self.folder = folder
         self.threads = threads
-        self._calls = calls
+        self._calls, self._on_gpu = calls, isinstance(calls, DeviceCalls)
         self._inputs = CallInputs(metadata.name, metadata.sizes, metadata.batched, metadata.ignored)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
@@ -97,7 +97,7 @@ class CompiledModel(CallableModel):
         return times
 
     def _results(self, feeds: Any) -> Sequence[Any]:
-        on_device = self._results_on_device(feeds)
+        on_device = self._results_on_device(feeds) if self._on_gpu else None
         return self._calls(self._inputs(feeds)) if on_device is None else on_device
 
 

@@ -145,6 +145,7 @@ class CompiledModel(CallableModel):
             return self._in_process(program)
         named = self.metadata.target.get("info") or self.metadata.target
         opened = functools.partial(open_device, self.metadata.device, str(named.get("name", "")))
+        self._on_gpu = True
         self._on_device = DeviceCalls(opened, program.program, program.device, program.constants, self._run_part())
         return self._on_device
 
@@ -314,7 +315,7 @@ class CompiledModel(CallableModel):
         return {info.name: value for info, value in zip(self.outputs, self._results(feeds), strict=True)}
 
     def _results(self, feeds: Any) -> Sequence[Any]:
-        on_device = self._results_on_device(feeds)
+        on_device = self._results_on_device(feeds) if self._on_gpu else None
         if on_device is not None:
             return on_device
         given = self._inputs(feeds)
@@ -387,6 +388,7 @@ class CompiledModel(CallableModel):
         try:
             if self._program.device is not None:
                 model._calls = functools.partial(self._on_device.observed, observer=observer)
+                model._on_gpu = False  # an observer sees arrays of this machine
             else:
                 model._program = self._stepwise
                 model._calls = self._in_process(self._stepwise, observer)

@@ -72,16 +72,18 @@ class StandIn:
 
 def stand_in_for(machine: Machine, graph: Graph) -> StandIn | None:
     """What executes a model's schedules for a GPU that is not here; None for any other machine."""
-    return StandIn(machine, graph) if isinstance(machine, Gpu) and not is_here(machine) else None
+    return StandIn(machine, graph) if isinstance(machine, Gpu) and is_missing(machine) else None
 
 
-def is_here(machine: Machine) -> bool:
-    """Whether models for a machine can be run and measured from here."""
+def is_missing(machine: Machine) -> bool:
+    """Whether a machine is a GPU that is not here, so that nothing can be measured on it, and nothing is recorded."""
+    if not isinstance(machine, Gpu):
+        return False
     try:
         machine.machine  # noqa: B018  raises
     except TargetError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _needs_half(graph: Graph) -> bool:

@@ -173,7 +173,7 @@ class OpenClDevice:
                 return self._cl.Program(self._context, source).build()
             except self._cl.Error as error:
                 raise DeviceError(
-                    f"{self.name}: its compiler refuses the kernels: {_first_error(str(error))}"
+                    f"{self.name}: its compiler refuses the kernels: {first_error(str(error))}"
                 ) from error
 
     def _out_of_memory(self, size: int, error: Exception) -> DeviceError:
@@ -272,6 +272,7 @@ class OpenClQueue:
         return DeviceError(f"{self._name}: a command has failed: {one_line(error)}")
 
 
-def _first_error(text: str) -> str:
+def first_error(text: str) -> str:
+    """The first line of a compiler's message that names an error; else its first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next((line for line in lines if "error" in line), lines[0] if lines else "no message")
