@@ -30,8 +30,22 @@ def _inception_v3() -> onnx.ModelProto:
 
 
 def _of_transformers(name: str) -> onnx.ModelProto:
+    import torch
+
     module, _, named = made(name)
-    return onnx_of(module, (named,))
+
+    class FirstOutput(torch.nn.Module):
+        """The exporter hands all arguments over by position, which the newest of these modules refuse."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = self.module(**dict(zip(named, tensors, strict=True)))[0]
+            return output
+
+    return onnx_of(FirstOutput(), tuple(named.values()))
 
 
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {

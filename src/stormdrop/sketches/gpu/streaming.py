@@ -5,9 +5,11 @@
                       follows (the division of a mean) is computed by the thread that has the element. So are products
                       of a matrix and a vector
     rows (softmax)    a block per row, which runs the stages one after the other with their results in shared memory
+    columns           softmax or a norm along another axis than the last one, as over the channels of an image:
+                      neighbouring threads have neighbouring columns, and `lanes` threads share the terms of a column
 
 Elementwise stages are inlined into the stages that read them. The remaining stages run as one kernel after the other.
-If they share leading axes, they run in one kernel, row by row.
+If they share leading axes, they run in one kernel, row by row; if they share axes up to the last one, column by column.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import tvm
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -60,7 +63,9 @@ class GpuStreaming:
         """The schedule at a configuration."""
         graph = _inlined(workload)
         schedule = Schedule(tvm.IRModule({"main": graph.function()}), debug_mask=0)
-        if shared := _row_axes(graph.stages):
+        if columns := _column_axes(graph.stages):
+            _schedule_columns(schedule, graph.stages, columns, config)
+        elif shared := _row_axes(graph.stages):
             _schedule_rows(schedule, graph.stages, shared, config)
         elif _shared_axes(graph.stages):
             _schedule_reductions(schedule, graph.stages, config)
@@ -92,18 +97,21 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     origin: dict[str, Any] = {"threads": min(256, largest)}
     reduces = any(stage.reductions for stage in graph.stages)
     across_threads = all(map(_across_threads, graph.stages))
-    if _row_axes(graph.stages):
-        if not across_threads:
+    columns, rows = _column_axes(graph.stages), _row_axes(graph.stages)
+    if rows and not columns:
+        if not across_threads or _shared_bytes(graph.stages, rows) > target.shared_per_block:
             return None
     else:
-        if not _shared_axes(graph.stages) and not all(stage.reductions for stage in graph.stages):
+        alone = not columns and not _shared_axes(graph.stages)  # each stage is a kernel
+        if alone and not all(stage.reductions for stage in graph.stages):
             knobs.append(Ordinal("vector", _VECTORS))
             origin["vector"] = 1
         terms = max(math.prod(axis.extent for axis in stage.reductions) for stage in graph.stages)
         if terms > 1 and across_threads:
             knobs.append(Ordinal("lanes", [count for count in _LANES if count <= terms]))
             constraints.append(Constraint(("threads", "lanes"), lambda threads, lanes: lanes <= threads, "lanes fit"))
-            origin["lanes"] = max(count for count in _LANES if count <= min(terms, WARP))
+            most = origin["threads"] // WARP if columns else WARP  # neighbouring columns are read by one warp
+            origin["lanes"] = max(count for count in _LANES if count <= min(terms, most))
     if reduces:
         knobs.append(Ordinal("unroll", _UNROLL))
         origin["unroll"] = 16
@@ -154,6 +162,40 @@ def _shared_axes(stages: Sequence[Stage]) -> int:
             break
         count += 1
     return count
+
+
+def _column_axes(stages: Sequence[Stage]) -> tuple[int, ...]:
+    """The axes of the last stage that number the columns; none if the stages have none.
+
+    They are the axes of each other stage, in the same order, and the last one is among them.
+    """
+    *inner, last = stages
+    if not inner or last.reductions or not all(stage.reductions for stage in inner):
+        return ()
+    written = {stage.buffer for stage in inner}
+    numbers = {axis.var: position for position, axis in enumerate(last.spatial)}
+    read = {tuple(map(numbers.get, load.indices)) for load in last.loads() if load.source in written}
+    if len(read) != 1:
+        return ()
+    (axes,) = read
+    columns = tuple(position for position in axes if position is not None)
+    extents = [last.spatial[position].extent for position in columns]
+    shared = all([axis.extent for axis in stage.spatial] == extents for stage in inner) and all(
+        [axis.var for axis in stage.spatial] == list(load.indices)
+        for stage in inner
+        for load in stage.loads()
+        if load.source in written
+    )
+    along = columns == axes and columns == tuple(sorted(set(columns))) and columns[-1:] == (len(last.spatial) - 1,)
+    return columns if along and shared and len(columns) < len(last.spatial) else ()
+
+
+def _shared_bytes(stages: Sequence[Stage], rows: int) -> int:
+    """The bytes of shared memory that the results of a row take."""
+    return sum(
+        math.prod(axis.extent for axis in stage.spatial[rows:]) * np.dtype(str(stage.buffer.dtype)).itemsize
+        for stage in stages[:-1]
+    )
 
 
 def _schedule_elements(schedule: Schedule, stage: Stage, config: Mapping[str, Any]) -> None:
@@ -216,18 +258,54 @@ def _schedule_rows(schedule: Schedule, stages: Sequence[Stage], shared: int, con
     schedule.bind(rows, "blockIdx.x")
     _annotate_unroll(schedule, rows, config)
     _share_among_threads(schedule, last, config["threads"])
-    for block in reversed(inner):
-        schedule.compute_at(block, rows, preserve_unit_loops=True)
-        schedule.set_scope(block, 0, "shared")
-        _share_among_threads(schedule, block, config["threads"])
+    for block, stage in zip(reversed(inner), reversed(stages[:-1]), strict=True):
+        shares_terms = math.prod(axis.extent for axis in stage.spatial[shared:]) == 1
+        result = block
+        if stage.reductions and not shares_terms:  # TVM cannot order the steps of a sum in shared memory
+            result = schedule.cache_write(block, 0, "local")
+        schedule.compute_at(result, rows, preserve_unit_loops=True)
+        schedule.set_scope(result, 0, "shared")
+        lane = _share_among_threads(schedule, result, config["threads"])
+        if result is not block:
+            schedule.compute_at(block, lane, preserve_unit_loops=True)
 
 
-def _share_among_threads(schedule: Schedule, block: Any, threads: int) -> None:
-    """Divides a stage of a row among the threads of a block: its elements, or the terms of its only element."""
+def _schedule_columns(
+    schedule: Schedule, stages: Sequence[Stage], columns: Sequence[int], config: Mapping[str, Any]
+) -> None:
+    """Makes stages one kernel, with `lanes` threads for each column, which keep its results in registers."""
+    *inner, last = [schedule.get_sblock(stage.name) for stage in stages]
+    loops = list(schedule.get_loops(last))
+    along = [loop for position, loop in enumerate(loops) if position not in columns]
+    schedule.reorder(*(loops[position] for position in columns), *along)
+    fused = schedule.fuse(*(loops[position] for position in columns))
+    lanes = config.get("lanes", 1)
+    for block in [*reversed(inner), last]:
+        steps = along
+        if block is not last:  # before the columns are split, as in `_schedule_reductions`
+            schedule.compute_at(block, fused, preserve_unit_loops=True)
+            schedule.set_scope(block, 0, "local")
+            _, steps = _spatial_and_reduced(schedule, block)
+        if lanes > 1:
+            outer, lane = schedule.split(schedule.fuse(*steps), [None, lanes])
+            schedule.reorder(lane, outer)
+            schedule.bind(lane, "threadIdx.y")
+    blocks, threads = schedule.split(fused, [None, config["threads"] // lanes])
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.bind(threads, "threadIdx.x")
+    _annotate_unroll(schedule, blocks, config)
+
+
+def _share_among_threads(schedule: Schedule, block: Any, threads: int) -> Any:
+    """Divides a stage of a row among the threads of a block: its elements, or the terms of its only element.
+
+    Returns the loop of the threads.
+    """
     spatial, terms = _spatial_and_reduced(schedule, block)
     several = [loop for loop in spatial if int(schedule.get(loop).extent) > 1]
     _, lane = schedule.split(schedule.fuse(*(several or terms or spatial)), [None, threads])
     schedule.bind(lane, "threadIdx.x")
+    return lane
 
 
 def _spatial_and_reduced(schedule: Schedule, block: Any) -> tuple[list[Any], list[Any]]:
