@@ -10,6 +10,7 @@ import pytest
 from stand_ins.cuda_on_host import UNWRITTEN, execute_on_host
 from stand_ins.opencl_execution import Execution
 from stormdrop import operators
+from stormdrop.codegen.cuda import cuda_source
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS
@@ -67,6 +68,17 @@ def test_tensor_cores_in_half_precision() -> None:
     work = operators.matmul(32, 32, 32, dtype="float16")
     execution = run(work)
     assert is_right(work, execution) and not execution.complaints
+
+
+def test_bfloat16_is_staged_as_its_bits() -> None:
+    work = operators.matmul(24, 40, 36, dtype="bfloat16")
+    (sketch, space), *_ = sketches_for(work, A100)
+    source = cuda_source(sketch.apply(work, A100, space.config(space.origin)).main, A100)
+    kernel = source[source.index("__global__") :]
+    assert "ushort x0_shared_ptr" in kernel and "bfloat" not in kernel
+    execution, (expected,) = run(work, "thread"), evaluate_graph(work.graph, work.random_inputs(0))
+    assert not execution.complaints
+    np.testing.assert_allclose(execution.outputs[0].astype("f4"), expected.astype("f4"), rtol=2**-8, atol=1e-6)
 
 
 def test_some_blocks_of_a_grid() -> None:

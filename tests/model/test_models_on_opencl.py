@@ -22,7 +22,7 @@ import stormdrop as sd
 from stormdrop import runtime
 from stormdrop.errors import ArtifactError, DeviceError, InputError
 from stormdrop.machine.opencl import opencl_devices
-from stormdrop.model.artifact.artifact_files import DEVICE, METADATA
+from stormdrop.model.artifact.artifact_files import DEVICE, METADATA, WEIGHTS
 from stormdrop.model.profile import profile
 from stormdrop.runtime.device.code import OPENCL_SOURCE, DeviceCode, DeviceKernel, Image, Launch
 from stormdrop.runtime.device.execution import DeviceExecution, DeviceProgram
@@ -48,6 +48,19 @@ def residual(target: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[onn
     source, folder = seeded(residual_model()), tmp_path_factory.mktemp("models") / "residual.sd"
     sd.compile_model(source, target=target, out=folder, fresh=True)
     return source, folder
+
+
+def test_layers_in_bfloat16_run_without_tvm(residual: tuple[onnx.ModelProto, Path], target: Any, tmp_path: Path) -> None:
+    source, whole = residual
+    result = sd.compile_model(source, target=target, precision="bf16", out=tmp_path / "half.sd", fresh=True)
+    model = runtime.load(tmp_path / "half.sd")
+    assert result.metadata.provenance["precision"] == "bf16"
+    weights = [(folder / WEIGHTS).stat().st_size for folder in (tmp_path / "half.sd", whole)]
+    assert weights[0] < weights[1]
+    feeds = drawn(result, 1)
+    for info, right in zip(source.graph.output, expected(source, feeds), strict=True):
+        error = np.abs(model.run(feeds)[info.name] - right).max() / np.abs(right).max()
+        assert 1e-5 < error < 3e-2, "in bfloat16, and no worse than that"
 
 
 @pytest.mark.parametrize("make", [residual_model, attention_model, concatenated, with_a_part])

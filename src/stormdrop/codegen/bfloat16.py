@@ -52,13 +52,18 @@ def with_bits(function: PrimFunc) -> PrimFunc:
     values = [*function.params, *(node.ty if isinstance(node, prim.Cast) else node.buffer for node in found)]
     if not any(str(value.dtype) == BFLOAT16 for value in values):
         return function
-    target = function.attrs["target"]
-    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
-    bits = _Bits(bool(_UNITS & features) and KEEP_DENORMALS not in target.keys)
+    bits = _Bits(_rounds(function.attrs["target"]))
     body = transform_statement(function.body, bits.statement)
     parameters = set(function.params)
     declared = [DeclBuffer(new, data=old.data) for old, new in bits.buffers.items() if old in parameters]
     return function.with_body(SeqStmt([*declared, body]) if declared else body)
+
+
+def _rounds(target: Any) -> bool:
+    """Whether an instruction of the target rounds as its kernels should."""
+    if str(target.kind.name) != "llvm":
+        return False
+    return bool(_UNITS & set(map(str, codegen.llvm_get_cpu_features(target)))) and KEEP_DENORMALS not in target.keys
 
 
 class _Bits:

@@ -35,7 +35,7 @@ from ..ir.workload import Workload
 from ..machine.contract import OPENCL, Machine
 from ..machine.process.forks import check_threads
 from ..sketches.contract import Variant
-from .gpu_lowering import gpu_pass_config
+from .gpu_lowering import GPU_PIPELINE, gpu_pass_config
 from .lowering import PIPELINE
 from .needed_features import check_host, check_target
 from .opencl import build_opencl
@@ -215,7 +215,7 @@ def build_module(function: PrimFunc, target: Any) -> Any:
     if str(target.kind.name) != "llvm":
         module = tvm.IRModule({"main": expand_for_gpu(function).with_attr("global_symbol", "main")})
         with tvm.transform.PassContext(config=gpu_pass_config(function)):
-            return tvm.tirx.build(module, target.with_host("llvm"))
+            return tvm.tirx.build(module, target.with_host("llvm"), pipeline=GPU_PIPELINE)
     check_target(function, target)
     return _build_for_cpu({"main": function}, target)
 

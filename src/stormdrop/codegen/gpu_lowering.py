@@ -1,4 +1,8 @@
-"""A scheduled function as TVM lowers it for a GPU: one function for the host, and one for each kernel."""
+"""A scheduled function as TVM lowers it for a GPU: one function for the host, and one for each kernel.
+
+The passes are TVM's own, but that bfloat16 becomes its bits (`bfloat16`). TVM's pass for it makes every shared and local
+buffer of bfloat16 one of float32, which takes twice the memory that a schedule plans with.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,80 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm import s_tir, tirx
 from tvm.ir import Call
+from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx import DeclBuffer, PrimFunc
+from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 from tvm_ffi import structural_walk
 
 from ..errors import MeasureError
 from ..ir.attributes import DISJOINT_SHARED
 from ..ir.elementary import expand_for_gpu
+from .bfloat16 import with_bits
+
+GPU_PIPELINE = "stormdrop_gpu"
+"""The name under which TVM knows these passes: `tvm.tirx.build(..., pipeline=GPU_PIPELINE)`."""
+
+
+def _pipeline() -> tuple[Any, Any, Any]:
+    loops, calls = s_tir.transform, tirx.transform
+    lower = [
+        loops.CanonicalizeLoop(),
+        loops.LowerCrossThreadReduction(),
+        loops.LowerInitBlock(),
+        loops.PlanAndUpdateBufferAllocationLocation(),
+        loops.ConvertBlocksToOpaque(),
+        loops.LiftThreadBinding(),
+        loops.ManifestSharedMemoryLocalStage(),
+        loops.CompactBufferAllocation(),
+        loops.UnifyThreadBinding(),
+        loops.LowerMatchBuffer(),
+        loops.StmtSimplify(),
+        loops.AnnotateIrregularLoop(),
+        loops.InjectSoftwarePipeline(),
+        loops.LowerOpaqueBlock(),
+        calls.FlattenBuffer(),
+        calls.prim_func_pass(lambda function, *_: with_bits(function), opt_level=0, name="stormdrop.BFloat16"),
+        calls.NarrowDataType(32),
+        loops.LoopPartition(),
+        calls.VectorizeLoop(True),
+        loops.InjectVirtualThread(),
+        loops.InjectDoubleBuffer(),
+        _unless("tirx.disable_storage_rewrite", calls.StorageRewrite()),
+        loops.HoistIfThenElse(),
+        calls.UnrollLoop(),
+        loops.RenormalizeSplitPattern(),
+        calls.StmtSimplify(),
+        calls.RemoveNoOp(),
+        loops.RewriteUnsafeSelect(),
+        calls.CommonSubexprElim(),
+        calls.VerifyMemory(),
+        calls.AnnotateEntryFunc(),
+        loops.ThreadSync("shared"),
+        loops.ThreadSync("shared.dyn"),
+        loops.ThreadSync("warp"),
+        loops.InferFragment(),
+        loops.LowerThreadAllreduce(),
+        loops.MergeSharedMemoryAllocations(),
+        calls.SplitHostDevice(),
+        calls.MakePackedAPI(),
+        calls.BF16StorageLegalize(),
+    ]
+    return tvm.ir.transform.Sequential(lower), finalize_host_passes, finalize_device_passes
+
+
+def _unless(option: str, given: Any) -> Any:
+    """A pass that does nothing where an option of TVM's context is true."""
+
+    @tvm.transform.module_pass(opt_level=0, name=f"unless.{option}")
+    def chosen(module: Any, context: Any) -> Any:
+        return module if context.config.get(option, False) else given(module)
+
+    return chosen
+
+
+PIPELINE_MAP[GPU_PIPELINE] = _pipeline
 
 
 @dataclass(frozen=True)
@@ -68,7 +139,7 @@ def lower_for_gpu(function: PrimFunc, target: Any, symbol: str = "main") -> tupl
         ['main_kernel']
     """
     target = target.with_host(tvm.target.Target("llvm"))
-    lower, *_ = tvm.tirx.get_default_tir_pipeline(target)
+    lower, *_ = _pipeline()
     module = tvm.IRModule({symbol: expand_for_gpu(function).with_attr("global_symbol", symbol)})
     with tvm.transform.PassContext(config=gpu_pass_config(function)):
         lowered = lower(tvm.tirx.transform.BindTarget(target)(module))

@@ -28,7 +28,7 @@ from .inputs.combinations import GivenShapes
 from .inputs.given import Data
 from .inputs.inputs import Values
 from .passes.attention import with_attention
-from .precision.choice import check_precision, in_precision
+from .precision.choice import in_precision
 from .tuning.result import CompileResult
 from .tuning.scheduler import recorded_tasks
 from .tuning.sized_result import size_results
@@ -129,7 +129,6 @@ def compile_model_with(
         check_writable(Path(out))
     if native:
         check_native(machine)
-    check_precision(options, machine)
     with run.phase("import"):
         run.say("importing", checking=True)
         source = source_of(model)

@@ -87,9 +87,8 @@ def is_missing(machine: Machine) -> bool:
 
 
 def _needs_half(graph: Graph) -> bool:
-    """Whether a kernel reads or writes bfloat16 or float16, which not every OpenCL device has."""
-    dtypes = {str(buffer.dtype) for task in graph.tasks for buffer in task.function.params}
-    return bool(dtypes & {"bfloat16", "float16"})
+    """Whether a kernel reads or writes float16, which not every OpenCL device has."""
+    return any(str(buffer.dtype) == "float16" for task in graph.tasks for buffer in task.function.params)
 
 
 def _holds(device: OpenClInfo, gpu: Gpu) -> bool:

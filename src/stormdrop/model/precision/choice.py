@@ -130,14 +130,6 @@ class PrecisionReport:
         return [{"name": name, "layers": list(self.computed.get(name, ()))} for name in dict.fromkeys(names)]
 
 
-def check_precision(options: TuneOptions, machine: Machine) -> None:
-    """Raises `InputError` if models for a machine do not compute in the precision that the options ask for."""
-    if options.precision != FLOAT32 and not isinstance(machine, Cpu):
-        raise InputError(
-            f"target {machine.name}: models on GPUs compute in float32; leave out --precision (precision= in Python)"
-        )
-
-
 def in_precision(graph: Graph, references: list[Reference], options: TuneOptions, machine: Machine) -> PrecisionChoice:
     """A model in the precision that the options ask for.
 
@@ -145,10 +137,9 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
         graph: The model in float32.
         references: What it should compute, at each size.
         options: How it is tuned. `max_error` is the error that `auto` allows.
-        machine: The CPU that it is for. A warning is logged if it multiplies bfloat16 no faster than float32.
+        machine: What it is for. A warning is logged if it multiplies bfloat16 no faster than float32.
 
     Raises:
-        InputError: The machine is a GPU.
         ModelError: The model cannot be verified in bfloat16: NumPy does not know one of its functions, or onnxruntime
             runs a part of it, which may jump with the last bits of what it reads.
     """
@@ -160,13 +151,7 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
             f"{graph.name}: onnxruntime runs {', '.join(operators)}: such a model cannot be verified in bfloat16; "
             f"leave out --precision (precision= in Python)"
         )
-    check_precision(options, machine)
-    assert isinstance(machine, Cpu)
-    if not multiplies_bfloat16(machine):
-        _logger.warning(
-            "%s has no fast unit for bfloat16 (stormdrop doctor): the model will be smaller, but hardly faster",
-            machine.name,
-        )
+    _warn_of_slow_products(machine)
     chosen = in_mixed_precision(graph)
     if options.precision == AUTO:
         chosen = _most_expensive(graph, references[0], chosen, _allowed(options))
@@ -181,6 +166,16 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
         tuple(names[index] for index in chosen.low),
         {task.name: task.layers for task in graph.tasks if task.index in chosen.layers},
     )
+
+
+def _warn_of_slow_products(machine: Machine) -> None:
+    if not isinstance(machine, Cpu):
+        _logger.warning("kernels for GPUs multiply bfloat16 no faster than float32: they move half of the bytes")
+    elif not multiplies_bfloat16(machine):
+        _logger.warning(
+            "%s has no fast unit for bfloat16 (stormdrop doctor): the model will be smaller, but hardly faster",
+            machine.name,
+        )
 
 
 def _allowed(options: TuneOptions) -> float:

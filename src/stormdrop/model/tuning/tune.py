@@ -43,7 +43,7 @@ from ..importer.any_model import Model
 from ..inputs.combinations import GivenShapes
 from ..inputs.given import Data
 from ..inputs.inputs import Values
-from ..precision.choice import PrecisionReport, check_precision
+from ..precision.choice import PrecisionReport
 from ..profile import PartTime, Profile
 from .baseline import Baseline, measure_baseline
 from .budget import Budget
@@ -204,7 +204,6 @@ def tune_model_with(
         clock.perf_counter() if started is None else started, options.budget(DEFAULT_MODEL_SECONDS), on_progress
     )
     machine = _ready(target, out, native)
-    check_precision(options, machine)
     given = imported(
         model,
         machine,
