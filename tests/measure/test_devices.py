@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from stand_ins.faults import Plain
@@ -19,6 +21,7 @@ from stormdrop.machine.gpu import GPUS
 from stormdrop.measure.contract import KernelSetup
 from stormdrop.measure.local import LocalMeasurer
 from stormdrop.measure.pool.pool import WorkerPool
+from stormdrop.measure.sites import site_of_model
 from stormdrop.measure.worker.devices import CpuDevice
 from stormdrop.sketches.contract import Variant
 from stormdrop.space import Categorical, Space
@@ -111,6 +114,60 @@ def test_a_poisoned_device_costs_one_candidate_and_heat_is_noted(
     assert (account.restarts, account.retried) == (1, 1)
     assert account.built > len(batch)
     assert account.clocks == [CLOCK] * (len(batch) - 1 + account.retried)
+
+
+@dataclass(frozen=True)
+class WithGpus(Cpu):
+    """A CPU that stands for GPUs, whose kernels it runs."""
+
+    numbers: tuple[int, ...] = ()
+
+    @property
+    def gpus(self) -> list[int]:
+        return list(self.numbers)
+
+
+class NumberedGpu(CpuDevice):
+    """Reports the number of the only GPU that its process sees as its clock."""
+
+    on_cores = False
+
+    def clock(self) -> int:
+        return int(os.environ["CUDA_VISIBLE_DEVICES"])
+
+
+@dataclass(frozen=True)
+class OnNumbered(Plain):
+    """`Plain` for such GPUs."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _in_a_worker_of_a_gpu, ()
+
+
+def _in_a_worker_of_a_gpu() -> OnNumbered:
+    from stormdrop.measure.worker import workbench
+
+    workbench.device_of = lambda _: NumberedGpu()  # type: ignore[assignment, attr-defined]
+    return OnNumbered()
+
+
+@pytest.mark.parametrize("numbers", [(3,), (3, 5)])
+def test_all_gpus_measure_the_kernels_of_a_model_each_with_workers_that_stay(
+    workload: Workload, target: Cpu, numbers: tuple[int, ...]
+) -> None:
+    own = {each.name: getattr(target, each.name) for each in fields(target)}
+    gpus, sketch = WithGpus(**own, numbers=numbers), OnNumbered()
+    space = sketch.space(workload, target)
+    assert space is not None
+    requests = [Request(Candidate(sketch.name, space.point({"tile": tile})), 1) for tile in (4, 8, 16, 1, 2, 32)]
+    processes = []
+    with site_of_model(gpus) as site:
+        for _ in range(2):  # kernels
+            with site.measurer(KernelSetup(workload, gpus, [(sketch, space)])) as measurer:
+                assert all(measurement.ok for measurement in measurer.measure(requests))
+                assert {clock for clocks in measurer.conditions()["clocks"] for clock in clocks} == {*numbers}
+            processes.append({child.pid for child in psutil.Process().children()})
+    assert processes[0] == processes[1] > {child.pid for child in psutil.Process().children()}
 
 
 def test_a_gpu_takes_no_pool(workload: Workload, pool: WorkerPool) -> None:

@@ -6,10 +6,21 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from ..machine.contract import Machine
 from ..trial import Phases
 from .contract import KernelSetup
 from .local import LocalMeasurer
 from .places import Place, PlacesMeasurer
+from .pool.pool import WorkerPool
+
+
+def share(target: Machine) -> int:
+    """The workers of each of several GPUs: they compile on this machine's cores, of which each GPU has its share.
+
+    Args:
+        target: The machine with the GPUs.
+    """
+    return max(1, target.cores // len(target.gpus))
 
 
 class GpusMeasurer(PlacesMeasurer):
@@ -18,16 +29,22 @@ class GpusMeasurer(PlacesMeasurer):
     kind = "GPU"
 
     @classmethod
-    def of(cls, setup: KernelSetup) -> GpusMeasurer:
-        """A measurer on the GPUs of a target. Their workers compile on this machine's cores: each GPU has its share.
+    def of(cls, setup: KernelSetup, pools: Mapping[int | None, WorkerPool] | None = None) -> GpusMeasurer:
+        """A measurer on the GPUs of a target.
 
         Args:
             setup: What is measured.
+            pools: The workers of each GPU, which stay open; by default each has its `share` of workers of its own.
         """
-        gpus, stop = setup.target.gpus, threading.Event()
-        share = max(1, setup.target.cores // len(gpus))
-        places = [Place(str(gpu), LocalMeasurer(setup, workers=share, gpu=gpu, stop=stop), width=share) for gpu in gpus]
-        return cls(setup.target.name, places, stop)
+        target, pools, stop = setup.target, pools or {}, threading.Event()
+        workers = share(target)
+        places = [
+            Place(
+                str(gpu), LocalMeasurer(setup, pool=pools.get(gpu), workers=workers, gpu=gpu, stop=stop), width=workers
+            )
+            for gpu in target.gpus
+        ]
+        return cls(target.name, places, stop)
 
     def wall_seconds(self, spent: Phases) -> Mapping[str, float]:
         """The wall seconds of the GPU that was at work for longest, if all have measured equal shares."""

@@ -22,7 +22,7 @@ from typing import Any
 import cloudpickle
 
 from ..errors import MeasureError, SpaceError
-from ..machine.contract import CPU, OPENCL
+from ..machine.contract import CPU, OPENCL, Machine
 from ..machine.sharing.foreign_load import LoadThresholds, LoadWatch
 from ..machine.sharing.lock import MachineLock
 from ..trial import Candidate, Measurement, Phases, Request, Status
@@ -57,6 +57,23 @@ class Limits:
     run_seconds: float | None = None
     cutoff: float = 3.0
     load: LoadThresholds | None = None
+
+
+def pool_for(target: Machine, workers: int | None = None, gpu: int | None = None) -> WorkerPool:
+    """Workers that measure kernels of a target.
+
+    Args:
+        target: The machine that the kernels are made for.
+        workers: Their number; as many as usable cores by default, and one for a runner.
+        gpu: The number of the only GPU that they see.
+
+    Raises:
+        MeasureError: No worker can be started.
+    """
+    if target.runner:
+        workers = 1  # TVM's server has one connection at a time
+    unbounded = target.device == OPENCL  # drivers of GPUs reserve address space beyond any bound
+    return WorkerPool(target.cores, workers, 0 if unbounded else None, gpu)
 
 
 class LocalMeasurer(Measurer):
@@ -118,10 +135,7 @@ class LocalMeasurer(Measurer):
         self._elsewhere = elsewhere
         sketches = {sketch.name: sketch for sketch, _ in setup.sketches}
         payload = cloudpickle.dumps((workload, target, sketches, setup.passing))
-        if target.runner:
-            workers = 1  # TVM's server has one connection at a time
-        unbounded = target.device == OPENCL  # drivers of GPUs reserve address space beyond any bound
-        self._pool = WorkerPool(target.cores, workers, 0 if unbounded else None, gpu) if pool is None else pool
+        self._pool = pool_for(target, workers, gpu) if pool is None else pool
         self._owned_pool = self._pool if pool is None else None
         self._restarts_before = self._pool.restarts
         inputs = workload.random_inputs(setup.seed)  # meanwhile the workers load TVM

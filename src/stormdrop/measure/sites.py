@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from ..errors import InputError
 from ..machine.contract import CPU, Machine
@@ -12,8 +12,8 @@ from ..machine.limits.peak import peak_within
 from ..machine.remote import tracker
 from .boards import BoardsMeasurer, HeldBoards
 from .contract import KernelSetup, Measurer, Site
-from .gpus import GpusMeasurer
-from .local import LocalMeasurer
+from .gpus import GpusMeasurer, share
+from .local import LocalMeasurer, pool_for
 from .pool.pool import WorkerPool
 
 
@@ -49,19 +49,33 @@ class ThisMachine(Site):
 
 
 class OwnWorkers(ThisMachine):
-    """This machine with workers that serve all kernels of a model, one after the other.
+    """This machine with workers that serve all kernels of a model, one after the other; each of its GPUs has its own.
 
     Args:
         target: The machine that the kernels are made for.
+
+    Raises:
+        MeasureError: No worker can be started.
     """
 
     def __init__(self, target: Machine) -> None:
-        self._workers = WorkerPool(target.cores, 1 if target.runner else None)  # a runner has one connection at a time
-        super().__init__(self._workers)
+        super().__init__()
+        gpus: list[int | None] = [*target.gpus] or [None]
+        workers = share(target) if len(gpus) > 1 else None
+        with ExitStack() as started:
+            self._pools = {gpu: started.enter_context(pool_for(target, workers, gpu)) for gpu in gpus}
+            self._open = started.pop_all()
+
+    def measurer(self, setup: KernelSetup) -> AbstractContextManager[Measurer]:
+        """See `Site.measurer`. One measurer at a time measures."""
+        if len(self._pools) > 1:
+            return GpusMeasurer.of(setup, self._pools)
+        ((gpu, pool),) = self._pools.items()
+        return LocalMeasurer(setup, pool=pool, gpu=gpu)
 
     def close(self) -> None:
         """Ends the workers."""
-        self._workers.close()
+        self._open.close()
 
 
 class Rack(Site):

@@ -86,6 +86,7 @@ def tune_op(
             machine = machine if machines is None else machines.target
             machine = keeping_denormals(machine) if flags.keep_denormals else machine
             _measurable(workload, machine)
+            _say_which_gpus(machine)
             _say_if_nothing_to_resume(store, tune_options, workload.name)
             result = tune_with(
                 workload,
@@ -145,6 +146,7 @@ def tune(
             watched(opening, flags.log, flags.trace),
             options.tuning_records(flags.db) as store,
         ):
+            _say_which_gpus(machine)
             _say_if_nothing_to_resume(store, tune_options)
             result = tune_model_with(
                 model,
@@ -197,6 +199,13 @@ def _measurable(workload: Workload, machine: Machine) -> None:
             machine.machine  # noqa: B018  raises
         except TargetError as error:
             raise TargetError(f"{error}: {cross_check(workload, machine)}") from None
+
+
+def _say_which_gpus(machine: Machine) -> None:
+    """Says on which GPUs is measured, if there are several of the kind."""
+    if len(machine.gpus) > 1:
+        numbers = ", ".join(map(str, machine.gpus))
+        output.say(f"measuring on GPUs {numbers} at the same time; races and last timings are on GPU {machine.gpus[0]}")
 
 
 def _say_if_nothing_to_resume(store: Store, tune_options: TuneOptions, workload: str | None = None) -> None:
