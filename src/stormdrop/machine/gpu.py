@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -254,8 +253,9 @@ class Gpu:
     def _tvm_target(self) -> Any:
         import tvm
 
-        if (not _has_bindings() or self.arch in NEED_CUDA_12) and shutil.which("nvcc"):
-            # TVM's default is NVRTC, which it calls through cuda-bindings. They are those of CUDA 13.
+        if shutil.which("nvcc"):
+            # TVM's default is NVRTC, which makes other machine code of the same source. What is measured has to be what
+            # a model gets, and that is nvcc's.
             os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the driver counts in this order, too
         return tvm.target.Target(
@@ -379,8 +379,3 @@ def _runs_cuda() -> bool:
     import tvm
 
     return bool(tvm.runtime.enabled("cuda"))
-
-
-def _has_bindings() -> bool:
-    """Whether NVIDIA's package `cuda-bindings` is installed."""
-    return importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None
