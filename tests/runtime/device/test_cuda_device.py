@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import re
 import shutil
 import sys
@@ -516,6 +517,21 @@ def test_a_capture_that_fails_is_ended(driver: CudaDriver) -> None:
     queue.wait()
 
 
+def test_memory_that_is_let_go_during_a_capture_is_freed_after_it(driver: CudaDriver) -> None:
+    device = CudaDevice(0, driver)
+    queue, held = device.queue(), [device.allocate(BYTES), device.allocate(BYTES)]
+
+    def work() -> None:
+        held.pop()
+        with ThreadPoolExecutor(1) as pool:  # another thread waits for the end of the capture, too
+            pool.submit(held.pop)
+        gc.collect()
+        assert driver.used == 2 * BYTES
+
+    queue.capture(work)
+    assert driver.used == 0
+
+
 def test_a_program_that_calls_a_kernel_with_other_parameters(driver: CudaDriver) -> None:
     program = program_of(Step("kernel", "double", (0, 2), (3,)))
     message = refusal(lambda: executed(driver, program), ArtifactError)
@@ -523,11 +539,14 @@ def test_a_program_that_calls_a_kernel_with_other_parameters(driver: CudaDriver)
 
 
 # -------------------------------------------------------------------------------------------------------- the stand-in
-def test_the_stand_in_has_the_names_of_the_package() -> None:
+def test_the_stand_in_has_the_names_and_parameters_of_the_package() -> None:
     real = pytest.importorskip("cuda.bindings.driver", reason="the package cuda-bindings is not installed")
     for name in dir(CudaDriver):
         if name.startswith(("cu", "CU")):
             assert hasattr(real, name)
+            if name.startswith("cu"):
+                ours, theirs = (inspect.signature(getattr(of, name)).parameters for of in (CudaDriver(), real))
+                assert len(ours) == len(theirs), name
             members = getattr(CudaDriver, name)
             for member, value in getattr(members, "__dict__", {}).items():
                 if member.startswith("CU"):

@@ -303,8 +303,8 @@ class CudaQueue:
     def capture(self, work: Work) -> Work:
         """See `Queue`: the work is a CUDA graph, which one launch puts into the stream."""
         driver, stream = self._driver, self._stream
-        with self._context as context:
-            # Relaxed: what Python gives back meanwhile, and other threads, do not end the capture.
+        with self._context as context, context.capturing():
+            # Relaxed: what other threads allocate meanwhile does not end the capture.
             relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
             context.call("begin a capture", driver.cuStreamBeginCapture, stream, relaxed)
             try:

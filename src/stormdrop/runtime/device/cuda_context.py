@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...errors import DeviceError, one_line
@@ -80,6 +82,8 @@ class CudaContext:
             raise DeviceError(f"there is no GPU {index}: this process has {count}, numbered from 0")
         self.device = self.call("open it", driver.cuDeviceGet, index)
         self.name = self.call("ask for its name", driver.cuDeviceGetName, 256, self.device).partition(b"\0")[0].decode()
+        self._captures: list[None] = []  # one for each capture that is in progress, in any thread
+        self._given_back: deque[tuple[Callable[[Any], Any], Any]] = deque()
         self._context = self.call("make a context", driver.cuDevicePrimaryCtxRetain, self.device)
         weakref.finalize(self, driver.cuDevicePrimaryCtxRelease, self.device)
 
@@ -142,6 +146,19 @@ class CudaContext:
         attribute = getattr(self.driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self.call(f"ask for {name}", self.driver.cuDeviceGetAttribute, attribute, self.device))
 
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Keeps what is given back meanwhile, by any thread, until no stream is captured any more.
+
+        cuMemFree waits for the GPU, and nothing may wait for a stream that is captured.
+        """
+        self._captures.append(None)
+        try:
+            yield
+        finally:
+            self._captures.pop()
+            self._give_back()
+
     def release_with(self, owner: Any, function: Callable[[Any], Any], handle: Any) -> None:
         """Gives something of the driver back when an object is gone.
 
@@ -153,8 +170,17 @@ class CudaContext:
         weakref.finalize(owner, self._release, function, handle)
 
     def _release(self, function: Callable[[Any], Any], handle: Any) -> None:
-        """Gives something back. Where that fails the context is lost, or of another process, and nothing is left."""
-        (failed,) = self.driver.cuCtxPushCurrent(self._context)
-        if not failed:
-            function(handle)
-            self.driver.cuCtxPopCurrent()
+        self._given_back.append((function, handle))
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Gives back what waits. Where that fails the context is lost, or of another process, and nothing is left."""
+        while not self._captures:
+            try:
+                function, handle = self._given_back.popleft()
+            except IndexError:
+                return
+            (failed,) = self.driver.cuCtxPushCurrent(self._context)
+            if not failed:
+                function(handle)
+                self.driver.cuCtxPopCurrent()
