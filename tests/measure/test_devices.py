@@ -123,8 +123,8 @@ class WithGpus(Cpu):
     numbers: tuple[int, ...] = ()
 
     @property
-    def gpus(self) -> list[int]:
-        return list(self.numbers)
+    def gpus(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.numbers
 
 
 class NumberedGpu(CpuDevice):
