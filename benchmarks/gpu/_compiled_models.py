@@ -94,7 +94,7 @@ def compiled(path: Path, gpu: Gpu) -> dict[str, Any]:
         "import_seconds": imported - begin,
         "compile_seconds": built - imported,
         "bytes": size,
-        "code_bytes": sum(len(module.image.code) for module in library.compiled),
+        "code_bytes": sum(len(image.code) for module in library.compiled for image in module.images),
         "kernels": kernels,
     }
 

@@ -104,7 +104,7 @@ def test_nvcc_gets_the_architecture_and_the_source(tmp_path: Path, monkeypatch: 
 def test_the_first_error_of_nvcc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ("warning: odd", "k.cu(3): error: no x", "error: later")
     fake_nvcc(tmp_path, "\n".join([*(f"echo '{line}' >&2" for line in lines), "exit 2"]), monkeypatch)
-    with pytest.raises(MeasureError, match=r"^nvcc: k\.cu\(3\): error: no x$"):
+    with pytest.raises(MeasureError, match=r"^nvcc for sm_80: k\.cu\(3\): error: no x$"):
         resources("", A100)
 
 

@@ -41,7 +41,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CudaDriv
         return LIBRARY + str(library_of(source, Path(mkdtemp(dir=tmp_path)))).encode(), []
 
     made = CudaDriver()
-    monkeypatch.setattr(device_code, "compile_cubin", compiled)
+    monkeypatch.setattr(device_code, "compile_for", compiled)
 
     def opened(kind: str, name: str = "") -> Device:
         return CudaDevice(0, made) if kind == CUDA else open_device(kind, name)

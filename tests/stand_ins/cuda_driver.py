@@ -126,6 +126,7 @@ class CudaDriver:
 
     CUresult = CUresult
     CUdevice_attribute = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=16,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=76,
         CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=97,
@@ -210,7 +211,7 @@ class CudaDriver:
     @_driver_function(1, context=False)
     def cuDeviceGetAttribute(self, attribute: int, device: int) -> Any:
         major, minor = self._capability
-        return {75: major, 76: minor, 97: 100 << 10}[attribute]
+        return {16: 84, 75: major, 76: minor, 97: 100 << 10}[attribute]
 
     @_driver_function(1, context=False)
     def cuDevicePrimaryCtxRetain(self, device: int) -> Any:

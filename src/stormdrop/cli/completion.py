@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..machine.gpu import GPUS
 from ..machine.known_cpus import KNOWN_CPUS
+from ..machine.known_gpus import FAMILIES
 from ..plugins import plugins
 from ..search import names
 from ..tuning.options import PRECISIONS
@@ -25,6 +26,12 @@ def targets(incomplete: str) -> list[str]:
     """The names of the machines."""
     known = ["cpu", *KNOWN_CPUS, "cuda", *sorted(f"cuda/{name}" for name in GPUS), "opencl"]
     return [name for name in known if name.startswith(incomplete)]
+
+
+def architectures(incomplete: str) -> list[str]:
+    """The architectures of NVIDIA's GPUs, after those that are written already."""
+    others, comma, last = incomplete.rpartition(",")
+    return [f"{others}{comma}{name}" for name in FAMILIES if name.startswith(last)]
 
 
 def precisions(incomplete: str) -> list[str]:

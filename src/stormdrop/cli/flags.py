@@ -15,6 +15,7 @@ from ..search import parse_search
 from ..tuning.options import DEFAULT_SEARCH, FLOAT32, TuneOptions
 from . import arrays, completion, options
 from .options import (
+    ArchOption,
     DatabaseOption,
     DenormalsOption,
     MaxErrorOption,
@@ -237,6 +238,7 @@ class ModelFlags:
         ),
     ] = False
     precision: PrecisionOption = FLOAT32
+    arch: ArchOption = None
 
     def of_model(self, model: Path) -> dict[str, Any]:
         """What `tune_model_with` and `compile_model_with` take for these options, by the names of their parameters.

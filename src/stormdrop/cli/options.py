@@ -85,6 +85,16 @@ DenormalsOption = Annotated[
         help="Compute with numbers below 1.2e-38 as IEEE 754 says, which is slow; by default they count as zero.",
     ),
 ]
+ArchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--arch",
+        metavar="ARCHITECTURES",
+        autocompletion=completion.architectures,
+        help="With --target cuda: also compile the kernels for other NVIDIA GPUs, as in sm_86,sm_90+ptx. Drivers of "
+        "newer GPUs compile the PTX. The schedules are those for the target.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 ShapeOption = Annotated[
     list[str] | None,
@@ -134,19 +144,25 @@ def not_empty(text: str | None, option: str, example: str) -> str | None:
     return text
 
 
-def model_machine(target: str | None, keep_denormals: bool) -> Machine:
+def model_machine(target: str | None, keep_denormals: bool, arch: str | None) -> Machine:
     """The machine that a model is compiled for.
 
     Args:
         target: The value of --target; None for this machine.
         keep_denormals: Whether its kernels keep denormal numbers.
+        arch: The value of --arch; None for the architecture of the target alone.
 
     Raises:
-        TargetError: The target is unknown, or denormals are to be kept on a GPU.
+        InputError: --arch is empty.
+        TargetError: The target or an architecture is unknown, or denormals are to be kept on a GPU, or a CPU is to have
+            architectures.
     """
     from ..machine.cpu import keeping_denormals, parse_machine
+    from ..machine.gpu import for_architectures
 
     machine = parse_machine(target)
+    if not_empty(arch, "--arch", "sm_86,sm_90+ptx") is not None:
+        machine = for_architectures(machine, str(arch).split(","))
     return keeping_denormals(machine) if keep_denormals else machine
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from tvm.tirx import PrimFunc
 
 from ..errors import MeasureError
-from ..machine.gpu import Gpu
+from ..machine.gpu import Gpu, lacks_compiler
+from ..machine.known_gpus import ARCH
 from ..machine.process.scratch import scratch_folder
 from .compile import build_module
 from .gpu_lowering import KernelLaunch, launches_of, lower_for_gpu
@@ -24,7 +25,6 @@ _TVM_OPTIONS = ("--use_fast_math", "--expt-relaxed-constexpr", "-Xptxas", "--reg
 _FIRST = 'extern "C" __global__'  # begins the first kernel of a source; before it are headers
 _KERNEL = re.compile(r"(extern \"C\" __global__ void (?:__launch_bounds__\(\d+\) )?\w+)\(")
 _OF = "_of_"  # stands between the name of a kernel and the number of its source
-_CUBIN = "kernels.cubin"
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
 
 
@@ -71,7 +71,7 @@ def resources(source: str, device: Gpu) -> list[Resources]:
         MeasureError: There is no `nvcc`, or it does not know the architecture, or the source does not compile.
     """
     with scratch_folder() as folder:
-        return _resources_in(_nvcc(source, device, folder))
+        return _resources_in(_nvcc(source, device.arch, folder)[1])
 
 
 def resources_of(sources: Sequence[str], device: Gpu) -> list[list[Resources]]:
@@ -99,36 +99,38 @@ def resources_of(sources: Sequence[str], device: Gpu) -> list[list[Resources]]:
     return found
 
 
-def compile_cubin(source: str, device: Gpu) -> tuple[bytes, list[Resources]]:
-    """The machine code of a CUDA source, compiled with `nvcc` as TVM does, and the resources that each kernel needs.
+def compile_for(source: str, arch: str) -> tuple[bytes, list[Resources]]:
+    """The code of a CUDA source, compiled with `nvcc` as TVM does, and the resources that each kernel needs.
 
     Args:
         source: The kernels.
-        device: The GPU to compile for.
+        arch: The architecture: "sm_80" for its machine code, "compute_80" for its PTX, whose resources nobody knows.
 
     Raises:
-        MeasureError: There is no `nvcc`, or it does not know the architecture, or the source does not compile.
+        MeasureError: There is no `nvcc`, or it does not know the architecture, or the source does not compile, or a
+            kernel does not fit the architecture.
     """
     with scratch_folder() as folder:
-        said = _nvcc(source, device, folder)
-        return (folder / _CUBIN).read_bytes(), _resources_in(said)
+        code, said = _nvcc(source, arch, folder)
+        return code.read_bytes(), _resources_in(said)
 
 
-def _nvcc(source: str, device: Gpu, folder: Path) -> str:
-    """Writes the machine code of a source to a folder. Returns what `ptxas` says about its kernels."""
+def _nvcc(source: str, arch: str, folder: Path) -> tuple[Path, str]:
+    """Writes the code of a source to a file in a folder. Returns the file and what `ptxas` says about its kernels."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         raise MeasureError("there is no nvcc on the PATH; it is part of the CUDA toolkit")
-    if device.lacks_compiler:
-        raise MeasureError(device.lacks_compiler)
-    file = folder / "kernels.cu"
+    if reason := lacks_compiler(arch):
+        raise MeasureError(reason)
+    file, code = folder / "kernels.cu", folder / "kernels.code"
     file.write_text(source)
-    options = [f"-arch={device.arch}", *_TVM_OPTIONS, "-cubin", "-Xptxas", "-v", "-o", str(folder / _CUBIN)]
+    form = ["-cubin", "-Xptxas", "-v"] if arch.startswith(ARCH) else ["-ptx"]
+    options = [f"-arch={arch}", *_TVM_OPTIONS, *form, "-o", str(code)]
     done = subprocess.run([nvcc, *options, str(file)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "error" in line or "fatal" in line]
-        raise MeasureError(f"nvcc: {(lines or ['it failed'])[0]}")
-    return done.stderr
+        raise MeasureError(f"nvcc for {arch}: {(lines or ['it failed'])[0]}")
+    return code, done.stderr
 
 
 def _resources_in(said: str) -> list[Resources]:

@@ -1,7 +1,7 @@
 """The code of scheduled functions for a GPU, all kernels of a module in one source: for models.
 
 scheduled functions by symbol  --TVM-->  CUDA or OpenCL source, and how the kernels are launched
---nvcc->  cubin
+--nvcc->  cubin or PTX, for each architecture
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from tvm.tirx import PrimFunc
 from ..errors import MeasureError
 from ..machine.contract import OPENCL
 from ..machine.gpu import Gpu
-from ..runtime.device.code import CUBIN, OPENCL_SOURCE, DeviceKernel, Image, Launch
-from .cuda import Resources, compile_cubin
+from ..machine.known_gpus import ARCH
+from ..runtime.device.code import CUBIN, OPENCL_SOURCE, PTX, DeviceKernel, Image, Launch
+from .cuda import Resources, compile_for
 from .gpu_lowering import KernelLaunch, argument_bytes, launches_of, lower_for_gpu
 
 
@@ -27,13 +28,13 @@ class DeviceModule:
     Attributes:
         kernels: How each is launched, by the symbol of its function.
         source: The source of all of them.
-        image: Their code as a device loads it.
-        resources: What `ptxas` says that each launched kernel needs; none for OpenCL.
+        images: Their code as a device loads it, for each architecture of the target.
+        resources: What `ptxas` says that each launched kernel needs on the target; none for OpenCL.
     """
 
     kernels: Mapping[str, DeviceKernel]
     source: str
-    image: Image
+    images: Sequence[Image]
     resources: Sequence[Resources] = ()
 
 
@@ -45,8 +46,8 @@ def build_for_device(functions: Mapping[str, PrimFunc], device: Gpu) -> DeviceMo
         device: What they are for.
 
     Raises:
-        MeasureError: There is no `nvcc`, or it refuses the source; or nothing of a function is bound to threads, which
-            would be lost without a word.
+        MeasureError: There is no `nvcc`, or it refuses the source, for one of the target's architectures; or nothing
+            of a function is bound to threads, which would be lost without a word.
         Exception: Whatever TVM raises.
     """
     target = device.tvm()
@@ -65,9 +66,10 @@ def build_for_device(functions: Mapping[str, PrimFunc], device: Gpu) -> DeviceMo
         module = generate(finalize()(tvm.IRModule(lowered)), target)
         source = str(module.inspect_source("cl" if opencl else "cuda"))
     if opencl:
-        return DeviceModule(kernels, source, Image(OPENCL_SOURCE, "", source.encode()))
-    cubin, resources = compile_cubin(source, device)
-    return DeviceModule(kernels, source, Image(CUBIN, device.arch, cubin), resources)
+        return DeviceModule(kernels, source, [Image(OPENCL_SOURCE, "", source.encode())])
+    compiled = {arch: compile_for(source, arch) for arch in (device.arch, *device.architectures)}
+    images = [Image(CUBIN if arch.startswith(ARCH) else PTX, arch, code) for arch, (code, _) in compiled.items()]
+    return DeviceModule(kernels, source, images, compiled[device.arch][1])
 
 
 def _kernel(function: PrimFunc, launches: tuple[KernelLaunch, ...], sizes: Mapping[str, int]) -> DeviceKernel:

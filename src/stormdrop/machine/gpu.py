@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -61,6 +62,8 @@ class Gpu:
         threads_per_block: The most threads of a block.
         shared_per_block: Bytes of shared memory that a block has without asking for more at its launch.
         runner: HOST:PORT of the RPC server on the machine that has the GPU; empty for this machine.
+        architectures: For which others the code of models is compiled, too; see `for_architectures`. "sm_86" stands
+            for machine code, "compute_86" for PTX.
 
     Example:
         >>> from stormdrop.machine.gpu import GPUS
@@ -80,6 +83,7 @@ class Gpu:
     threads_per_block: int = 1024
     shared_per_block: int = 48 << 10
     runner: str = ""
+    architectures: tuple[str, ...] = ()
 
     device: ClassVar[str] = CUDA
     caches: ClassVar[int] = 0
@@ -98,17 +102,6 @@ class Gpu:
     def tensor_cores(self) -> bool:
         """Whether it executes the instructions of tensor cores."""
         return self.device == CUDA and self.arch not in WITHOUT_TENSOR_CORES
-
-    @property
-    def lacks_compiler(self) -> str:
-        """Why this machine cannot compile for its architecture, which CUDA 13 has dropped; empty if it can."""
-        nvcc = shutil.which("nvcc")
-        if self.arch not in NEED_CUDA_12 or (nvcc and self.arch in _architectures(nvcc)):
-            return ""
-        return (
-            f"{self.arch} needs CUDA 12's nvcc first on the PATH: CUDA 13 compiles for sm_75 and newer, whose PTX does"
-            f" not run on {self.arch} either"
-        )
 
     @property
     def kind(self) -> str:
@@ -136,8 +129,8 @@ class Gpu:
                     f"target cuda/{self.name}: TVM's CUDA runtime does not load here: it wants CUDA 13, and its"
                     " libcudart.so.13 where the loader looks (LD_LIBRARY_PATH)"
                 )
-            if self.lacks_compiler:
-                raise TargetError(f"target cuda/{self.name}: {self.lacks_compiler}")
+            if reason := lacks_compiler(self.arch):
+                raise TargetError(f"target cuda/{self.name}: {reason}")
             return self._local_gpus[0].name
         others = visible_gpus()
         reason = f"the GPU here is an {others[0].name}" if others else "there is no NVIDIA GPU here"
@@ -157,6 +150,17 @@ class Gpu:
     def cuda_index(self) -> int:
         """The index that CUDA gives, in this process, to the first GPU of this kind. There must be one here."""
         return visible_gpus().index(self._local_gpus[0])
+
+    def is_one(self, marketing: str, arch: str, multiprocessors: int) -> bool:
+        """Whether a GPU is one of this kind.
+
+        Args:
+            marketing: The name that the driver gives it.
+            arch: Its architecture.
+            multiprocessors: How many multiprocessors it has.
+        """
+        named = self.name.startswith(ARCH) or self.name in _short_names(marketing)
+        return named and (arch, multiprocessors) == (self.arch, self.multiprocessors)
 
     def with_runner(self, address: str) -> Gpu:
         """The same machine, measured through a runner.
@@ -227,12 +231,7 @@ class Gpu:
     @property
     def _local_gpus(self) -> list[GpuInfo]:
         """The GPUs of this machine that are of this kind."""
-        return [info for info in visible_gpus() if self._is(info.name, info.arch, _multiprocessors(info))]
-
-    def _is(self, marketing: str, arch: str, multiprocessors: int) -> bool:
-        """Whether it is a GPU with this marketing name, architecture and number of multiprocessors."""
-        named = self.name.startswith(ARCH) or self.name in _short_names(marketing)
-        return named and (arch, multiprocessors) == (self.arch, self.multiprocessors)
+        return [info for info in visible_gpus() if self.is_one(info.name, info.arch, _multiprocessors(info))]
 
     @cached_property
     def _runner_identity(self) -> str:
@@ -244,7 +243,7 @@ class Gpu:
                 f"target cuda/{self.name}: the TVM behind {self.runner} finds no NVIDIA GPU: it wants CUDA 13, and its"
                 " libcudart.so.13 where the loader looks"
             ) from error
-        if not self._is(name, arch, int(device.multi_processor_count)):
+        if not self.is_one(name, arch, int(device.multi_processor_count)):
             what = f"{name} ({arch}, {device.multi_processor_count} multiprocessors)"
             raise TargetError(f"target cuda/{self.name}: the GPU at {self.runner} is an {what}")
         return f"{name} at {self.runner}"
@@ -344,6 +343,50 @@ def target_name(info: GpuInfo) -> str | None:
     """The name that `parse_machine` takes for a GPU of this machine, such as "cuda/h200"; None if it is too old."""
     gpu = identify(info)
     return None if gpu is None else f"cuda/{gpu.name}"
+
+
+def for_architectures(machine: Machine | None, names: Sequence[str]) -> Gpu:
+    """A GPU whose models hold code for other architectures, too. Their schedules are those for the GPU.
+
+    Args:
+        machine: The GPU; None stands for this machine's CPU, which is none.
+        names: The architectures: "sm_86" for its machine code, "sm_86+ptx" for its PTX besides. The driver of this and
+            of every newer GPU compiles PTX when a model is loaded.
+
+    Raises:
+        TargetError: The machine is no NVIDIA GPU, an architecture is unknown, or CUDA here does not compile for it.
+
+    Example:
+        >>> for_architectures(GPUS["a100"], ["sm_86", "sm_90+ptx"]).architectures
+        ('sm_86', 'sm_90', 'compute_90')
+    """
+    if machine is None or machine.device != CUDA:
+        name = "cpu" if machine is None else machine.name
+        raise TargetError(f"target {name}: has no architectures to choose from; only NVIDIA's GPUs have (cuda/NAME)")
+    gpu, codes = require_gpu(machine), dict[str, None]()
+    for name in names:
+        arch, plus, form = name.strip().lower().partition("+")
+        if arch not in FAMILIES or (plus and form != "ptx"):
+            raise TargetError(f"unknown architecture {name!r}; {hint(arch, FAMILIES)}; with PTX besides: sm_86+ptx")
+        if reason := lacks_compiler(arch):
+            raise TargetError(f"architecture {name}: {reason}")
+        codes |= dict.fromkeys([arch, f"compute_{arch.removeprefix(ARCH)}"] if plus else [arch])
+    return replace(gpu, architectures=tuple(code for code in codes if code != gpu.arch))
+
+
+def lacks_compiler(arch: str) -> str:
+    """Why this machine cannot compile for an architecture, which CUDA 13 has dropped; empty if it can.
+
+    Args:
+        arch: The architecture, such as "sm_61".
+    """
+    nvcc = shutil.which("nvcc")
+    if arch not in NEED_CUDA_12 or (nvcc and arch in _architectures(nvcc)):
+        return ""
+    return (
+        f"{arch} needs CUDA 12's nvcc first on the PATH: CUDA 13 compiles for sm_75 and newer, whose PTX does not run"
+        f" on {arch} either"
+    )
 
 
 def require_gpu(machine: Machine) -> Gpu:

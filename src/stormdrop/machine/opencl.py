@@ -104,7 +104,7 @@ class OpenCl(Gpu):
         flops = 2e6 * _LANES * info.units * info.clock
         shared = min(info.local, _MOST_SHARED)
         limits = (_LANES, 64, 32, shared, info.units, flops, flops / _OPERATIONS_PER_BYTE)
-        return cls(f"opencl/{info.short_name}", "", *limits, min(info.work_items, 1024), shared, "", info)
+        return cls(f"opencl/{info.short_name}", "", *limits, min(info.work_items, 1024), shared, info=info)
 
     @property
     def target_name(self) -> str:

@@ -6,13 +6,14 @@ model -> graph of tasks -> the recorded or the default schedule of each -> verif
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from ..machine.contract import Machine
 from ..machine.cpu import Cpu, keeping_denormals
+from ..machine.gpu import for_architectures
 from ..records import Store, buffered, open_store
 from ..tuning.options import FLOAT32, TuneOptions
 from ..tuning.result import Progress
@@ -52,6 +53,7 @@ def compile_model(
     max_error: float | None = None,
     precision: str = FLOAT32,
     keep_denormals: bool = False,
+    architectures: Sequence[str] = (),
 ) -> CompiledModel:
     """Compiles a model in seconds: nothing is measured.
 
@@ -75,6 +77,7 @@ def compile_model(
         max_error: As in `tune_model`.
         precision: As in `tune_model`.
         keep_denormals: As in `tune_model`.
+        architectures: As in `tune_model`.
 
     Raises:
         ModelError: The model cannot be imported or verified, or its compiled form is wrong with exact schedules, too.
@@ -89,6 +92,7 @@ def compile_model(
     """
     options = TuneOptions(seed=seed, fresh=fresh, max_error=max_error, precision=precision)
     machine = keeping_denormals(target) if keep_denormals else target
+    machine = for_architectures(machine, architectures) if architectures else machine
     return compile_model_with(
         model,
         machine,

@@ -599,7 +599,7 @@ def test_a_network_of_two_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     def compiled(source: str, _: Any) -> tuple[bytes, list[Any]]:
         return LIBRARY + str(library_of(source, tmp_path)).encode(), []
 
-    monkeypatch.setattr(device_code, "compile_cubin", compiled)
+    monkeypatch.setattr(device_code, "compile_for", compiled)
     works = {"layer": operators.matmul(8, 40, 24), "softmax": operators.softmax(8, 40)}
     module = device_code.build_for_device({name: function(work) for name, work in works.items()}, gpu)
     views = (
@@ -614,7 +614,7 @@ def test_a_network_of_two_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     random = np.random.default_rng(0)
     weight = random.standard_normal((24, 40)).astype(np.float32)
     driver = CudaDriver()
-    on_device = DeviceProgram(CudaDevice(0, driver), program, DeviceCode(module.kernels, [module.image]), [weight])
+    on_device = DeviceProgram(CudaDevice(0, driver), program, DeviceCode(module.kernels, module.images), [weight])
 
     def calls(seed: int) -> DeviceExecution:
         execution = DeviceExecution(on_device, 0)

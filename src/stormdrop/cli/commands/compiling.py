@@ -46,7 +46,7 @@ def compile_(
             prepare("stormdrop.model.importer.isolated", here=True)
             from ...model.untuned import compile_model_with
 
-            machine = options.model_machine(target, keep_denormals)
+            machine = options.model_machine(target, keep_denormals, flags.arch)
         with Reporter(None, opening, context.obj, lines=False) as report, options.tuning_records(db) as store:
             result = compile_model_with(model, machine, compile_options, store=store, on_progress=report, **given)
         document = result.to_json()

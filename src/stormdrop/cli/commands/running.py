@@ -98,6 +98,8 @@ def run(
         from ...model import load
 
         model = load(artifact, digest, threads)
+        if model.other_gpu:
+            output.say(f"{artifact}: {model.other_gpu}")
         tell("the first time")
         feeds = _feeds(model, inputs, size, seed)
         model.run(feeds)  # starts the threads and fills the caches; the second run is timed

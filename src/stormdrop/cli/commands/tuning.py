@@ -140,7 +140,8 @@ def tune(
             prepare("stormdrop.model.importer.isolated", "stormdrop.measure.worker.worker", here=True)
             from ...model.tuning.tune import tune_model_with
 
-            machine = options.model_machine(flags.target, flags.keep_denormals).with_runner(place)
+            machine = options.model_machine(flags.target, flags.keep_denormals, model_flags.arch)
+            machine = machine.with_runner(place)
         with (
             Reporter(flags.trials, opening, context.obj) as report,
             watched(opening, flags.log, flags.trace),

@@ -22,11 +22,14 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from numpy.typing import NDArray
 
 from ...errors import ArtifactError, DeviceError, ModelError, one_line
+from ...machine.contract import CUDA
+from ...machine.gpu import Gpu
 from ...machine.process.forks import check_threads
 from ...machine.process.memory import return_freed_memory
 from ...machine.threads import checked_threads
@@ -60,6 +63,7 @@ from .native_calls import NativeCalls
 from .onnxruntime_parts import OnnxruntimeParts
 
 if TYPE_CHECKING:
+    from ...runtime.device.cuda import CudaDevice
     from ..program.executor import Observer
     from .in_process import InProcessCalls
 
@@ -285,6 +289,16 @@ class CompiledModel(CallableModel):
     def program(self) -> Program:
         """What it executes, as plain data: `print` shows it on a page."""
         return self._program.program
+
+    @property
+    def other_gpu(self) -> str:
+        """What to say if an NVIDIA GPU runs it that is another one than that of its schedules; else empty."""
+        if self.metadata.device != CUDA:
+            return ""
+        made_for, device = msgspec.convert(self.metadata.target, Gpu), cast("CudaDevice", self._on_device.device)
+        if made_for.is_one(device.name, device.arch, device.multiprocessors):
+            return ""
+        return f"its schedules are for {made_for.target_name}, and an {device.name} runs it: one tuned there is faster"
 
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Runs the model on inputs by name.

@@ -168,13 +168,14 @@ def _described(target: Machine) -> dict[str, Any]:
         # As JSON gives it back. Who loads the model has it on that machine, not behind a runner.
         features = needed_features(target.tvm())
         return {"target": {**fields, "features": list(target.features)}, "cpu": target.cpu, "features": features}
+    fields["architectures"] = list(fields["architectures"])  # as JSON gives it back
     return {"target": fields, "cpu": target.name, "features": (), "device": target.device}
 
 
 def _device_code(modules: Sequence[DeviceModule]) -> DeviceCode:
     """The kernels of modules."""
     kernels = {symbol: kernel for module in modules for symbol, kernel in module.kernels.items()}
-    return DeviceCode(kernels, [module.image for module in modules if module.kernels])
+    return DeviceCode(kernels, [image for module in modules if module.kernels for image in module.images])
 
 
 class Scheduled(NamedTuple):

@@ -18,7 +18,7 @@ from ... import events
 from ...errors import InputError, TargetError
 from ...machine.contract import Machine
 from ...machine.cpu import Cpu, keeping_denormals
-from ...machine.gpu import Gpu
+from ...machine.gpu import Gpu, for_architectures
 from ...machine.limits.kept_measurements import granted
 from ...machine.limits.memory_rates import measure_caches_within
 from ...machine.limits.peak import peak_within
@@ -85,6 +85,7 @@ def tune_model(
     native: bool = False,
     precision: str = FLOAT32,
     keep_denormals: bool = False,
+    architectures: Sequence[str] = (),
     fleet: Fleet | str | None = None,
 ) -> ModelResult:
     """Tunes every kernel of a model, compiles the model and verifies it.
@@ -130,6 +131,9 @@ def tune_model(
             bfloat16 and their sums in float32; or "auto", with those of the most expensive layers, as many as
             `max_error` allows (1e-2 by default). Inputs and outputs stay in float32.
         keep_denormals: As in `tune`, for every kernel.
+        architectures: Other architectures of NVIDIA's GPUs that the kernels are compiled for, too, as in
+            `("sm_86", "sm_90+ptx")`: with "+ptx" also as PTX, which the driver of that and of every newer GPU compiles
+            when the model is loaded. The schedules are those for the target.
         fleet: Machines to measure kernels on, as in `tune`. They have to be of this machine's kind, because the whole
             model is built and timed here.
 
@@ -161,11 +165,13 @@ def tune_model(
         features=features,
         precision=precision,
     )
+    machine = keeping_denormals(target) if keep_denormals else target
+    machine = for_architectures(machine, architectures) if architectures else machine
     name = Path(model).name if isinstance(model, str | Path) else type(model).__name__
     with announced(name, given.budget(DEFAULT_MODEL_SECONDS), trials), fleet_for(fleet) as leased:
         return tune_model_with(
             model,
-            keeping_denormals(target) if keep_denormals else target,
+            machine,
             given,
             example_inputs=example_inputs,
             store=store,

@@ -64,6 +64,11 @@ class DeviceCalls:
         self._on_device  # noqa: B018  what it raises is wanted
 
     @property
+    def device(self) -> Device:
+        """The device. Raises `DeviceError` as `open` does."""
+        return self._on_device.device
+
+    @property
     def _on_device(self) -> DeviceProgram:
         with self._opening:
             if self._opened is None:

@@ -5,8 +5,10 @@ kernel of a program  ->  one or several launches, one after the other, with memo
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -81,7 +83,7 @@ class DeviceCode:
 
 
 def image_files(images: Sequence[Image]) -> list[str]:
-    """The names of the files that hold images, such as "kernels-0.sm_80.cubin".
+    """The names of the files that hold images, which are numbered for each form and architecture.
 
     Args:
         images: The images.
@@ -89,10 +91,12 @@ def image_files(images: Sequence[Image]) -> list[str]:
     Example:
         >>> image_files([Image(OPENCL_SOURCE, "", b"")])
         ['kernels-0.cl']
+        >>> image_files([Image(CUBIN, "sm_80", b""), Image(CUBIN, "sm_86", b""), Image(CUBIN, "sm_80", b"")])
+        ['kernels-0.sm_80.cubin', 'kernels-0.sm_86.cubin', 'kernels-1.sm_80.cubin']
     """
-    return [
-        ".".join(filter(None, [f"kernels-{position}", image.arch, image.form])) for position, image in enumerate(images)
-    ]
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    ends = [".".join(filter(None, [image.arch, image.form])) for image in images]
+    return [f"kernels-{next(numbers[end])}.{end}" for end in ends]
 
 
 def to_json(code: DeviceCode) -> bytes:

@@ -21,6 +21,7 @@ from .cuda_context import CudaContext
 _BRANDS = {"nvidia", "geforce", "tesla"}  # which names of targets leave out
 _ALIGNMENT = 256  # bytes, as of all that CUDA allocates
 _USUAL_SHARED = 48 << 10  # bytes of shared memory that a kernel gets without being asked
+_TEGRA = {(7, 2), (8, 7), (11, 0)}  # compute capabilities whose machine code is no other GPU's, nor another's theirs
 _ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d+)(\d)([af]?)")
 
 
@@ -121,6 +122,8 @@ class CudaDevice:
         alignment: Where memory that kernels read may begin.
         gpu: Its number.
         gpus_here: How many there are.
+        arch: Its architecture, such as "sm_80".
+        multiprocessors: How many multiprocessors it has.
 
     Raises:
         DeviceError: The package is not installed; there is no driver, or it is too old; there is no such GPU.
@@ -133,7 +136,8 @@ class CudaDevice:
         self._driver, self.name, self.gpu = self._context.driver, self._context.name, index
         self.gpus_here = self._context.count
         major, minor = (self._context.attribute(f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
-        self._capability = major, minor
+        self._capability, self.arch = (major, minor), f"sm_{major}{minor}"
+        self.multiprocessors = self._context.attribute("MULTIPROCESSOR_COUNT")
 
     def allocate(self, size: int) -> CudaMemory:
         """See `Device`."""
@@ -241,17 +245,18 @@ class CudaDevice:
         fitting = [image for image in ours if self._runs(image)]
         if images and not fitting:
             made = ", ".join(dict.fromkeys(image.arch for image in ours))
-            here = "sm_{}{}".format(*self._capability)
             raise DeviceError(
-                f"{self.name} is an {here}, and the kernels were made for {made}: compile the model for {here}"
+                f"{self.name} is an {self.arch}, and the kernels were made for {made}: compile the model for"
+                f" {self.arch} (--arch)"
             )
+        # The nearest machine code, else the nearest portable code.
         best = max(((image.form == CUBIN, _capability(image.arch)) for image in fitting), default=None)
         return [image for image in fitting if (image.form == CUBIN, _capability(image.arch)) == best]
 
     def _runs(self, image: Image) -> bool:
         """Whether this GPU executes an image: as CUDA's guide says, Binary and PTX Compatibility."""
         made, only = _capability(image.arch)
-        if only == "a":
+        if only == "a" or (image.form == CUBIN and _TEGRA & {made, self._capability}):
             return made == self._capability
         same_major = made[0] == self._capability[0] or (image.form == PTX and not only)
         return same_major and made <= self._capability
