@@ -21,6 +21,7 @@ COMPLETIONS = [
     (["tune-op", "--search", "st"], ["storm"]),
     (["compare", "matmul", "--search", "storm,dro"], ["storm,droplet"]),
     (["tune", "--target", "cuda/h"], ["cuda/h100", "cuda/h200"]),
+    (["compile", "--arch", "sm_80,sm_10"], ["sm_80,sm_100", "sm_80,sm_103"]),
     (["bench", "soft"], ["softmax"]),
     (["tune", "--sha"], ["--shape"]),
     (["op"], ["operators"]),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from tvm.script import tirx as T
 
-from stormdrop.codegen.cuda import Resources, cuda_source, launches, resources, resources_of
+from stormdrop.codegen.cuda import Resources, compile_for, cuda_source, launches, resources, resources_of
+from stormdrop.codegen.device_code import build_for_device
 from stormdrop.errors import MeasureError
-from stormdrop.machine.gpu import GPUS
+from stormdrop.machine.gpu import GPUS, for_architectures
+from stormdrop.runtime.device.code import CUBIN, PTX
 
 A100 = GPUS["a100"]
 PTXAS = """\
@@ -99,6 +102,29 @@ def test_nvcc_gets_the_architecture_and_the_source(tmp_path: Path, monkeypatch: 
     assert resources("the source\n", A100) == []
     assert "-arch=sm_80" in (tmp_path / "arguments").read_text()
     assert (tmp_path / "source").read_text() == "the source\n"
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc on the PATH")
+def test_code_of_each_architecture() -> None:
+    module = build_for_device({"two": two_kernels}, for_architectures(A100, ["sm_86", "sm_75+ptx"]))
+    assert [(image.form, image.arch) for image in module.images] == [
+        (CUBIN, "sm_80"),
+        (CUBIN, "sm_86"),
+        (CUBIN, "sm_75"),
+        (PTX, "compute_75"),
+    ]
+    assert all(image.code.startswith(b"\x7fELF") for image in module.images[:3])
+    assert b".target sm_75" in module.images[3].code
+    assert {each.name for each in module.resources} == {launch.entry for launch in module.kernels["two"].launches}
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc on the PATH")
+def test_a_kernel_that_does_not_fit_one_architecture() -> None:
+    body = "__shared__ float x[__CUDA_ARCH__ < 800 ? 16384 : 1024]; x[threadIdx.x] = *y; *y = x[0];"
+    source = f'extern "C" __global__ void greedy(float* y) {{ {body} }}'
+    assert compile_for(source, "sm_80")[1][0].shared == 4096
+    with pytest.raises(MeasureError, match=r"^nvcc for sm_75: ptxas error .*'greedy' uses too much shared data.*$"):
+        compile_for(source, "sm_75")
 
 
 def test_the_first_error_of_nvcc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,6 +147,28 @@ def test_a_gpu_by_its_numbers_that_is_here() -> None:
         parse_machine(f"cuda/{A6000.replace('84', '46')}").machine  # noqa: B018
 
 
+def test_code_for_several_architectures() -> None:
+    gpu = device.for_architectures(GPUS["a100"], ["sm_80", "SM_86 ", "sm_90+ptx", "sm_86"])
+    assert gpu.architectures == ("sm_86", "sm_90", "compute_90")
+    assert replace(gpu, architectures=()) == GPUS["a100"]
+    assert device.for_architectures(GPUS["a100"], ["sm_80+ptx"]).architectures == ("compute_80",)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "message"),
+    [
+        ("cuda/a100", "sm_85", "unknown architecture 'sm_85'; did you mean 'sm_"),
+        ("cuda/a100", "sm_86+sass", "unknown architecture 'sm_86+sass'; "),
+        ("cuda/a100", "", "unknown architecture ''; "),
+        ("cpu/znver5", "sm_86", "target cpu/znver5: has no architectures to choose from; only NVIDIA's GPUs have"),
+    ],
+)
+def test_architectures_that_there_are_not(target: str, name: str, message: str) -> None:
+    with pytest.raises(TargetError) as raised:
+        device.for_architectures(parse_machine(target), [name])
+    assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
+
+
 def test_a_gpu_behind_a_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     there = SimpleNamespace(device_name="NVIDIA GeForce RTX 3080", compute_version="8.6", multi_processor_count=70)
     monkeypatch.setattr(device, "connect", lambda address: SimpleNamespace(cuda=lambda index: there))

@@ -18,6 +18,7 @@ from tiny_models import attention_model, residual_model
 import stormdrop as sd
 from stand_ins.cuda_driver import LIBRARY, CudaDriver
 from stand_ins.cuda_on_host import library_of
+from stormdrop.cli import run
 from stormdrop.codegen import device_code
 from stormdrop.errors import DeviceError, TargetError
 from stormdrop.machine.nvml import visible_gpus
@@ -33,14 +34,32 @@ pytestmark = [
 ]
 
 
+class RecordingDriver(CudaDriver):
+    """Also records for which architectures the code was that it has loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: set[str] = set()
+
+    def become(self, major: int, minor: int) -> None:
+        """Makes its GPUs such of another compute capability, which have loaded nothing yet."""
+        self._capability = major, minor
+        self.loaded.clear()
+
+    def cuModuleLoadData(self, code: bytes) -> Any:
+        library, _, arch = code.rstrip(b"\0").rpartition(b" for ")
+        self.loaded.add(arch.decode())
+        return super().cuModuleLoadData(library)
+
+
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CudaDriver]:
+def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RecordingDriver]:
     """A driver that executes on this machine's cores what g++ makes in the place of nvcc."""
 
-    def compiled(source: str, _: Any) -> tuple[bytes, list[Any]]:
-        return LIBRARY + str(library_of(source, Path(mkdtemp(dir=tmp_path)))).encode(), []
+    def compiled(source: str, arch: str) -> tuple[bytes, list[Any]]:
+        return LIBRARY + f"{library_of(source, Path(mkdtemp(dir=tmp_path)))} for {arch}".encode(), []
 
-    made = CudaDriver()
+    made = RecordingDriver()
     monkeypatch.setattr(device_code, "compile_for", compiled)
 
     def opened(kind: str, name: str = "") -> Device:
@@ -79,6 +98,24 @@ def test_a_call_of_a_model_is_one_graph(driver: CudaDriver) -> None:
     model.run(feeds)
     assert [call[0] for call in driver.calls] == ["graph", "wait"]
     del model
+
+
+def test_one_file_for_several_gpus(driver: RecordingDriver, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, folder, a100 = seeded(residual_model()), tmp_path / "model.sd", sd.parse_machine("cuda/a100")
+    sd.compile_model(source, target=a100, architectures=["sm_86+ptx"], fresh=True, out=folder)
+    for end in ("sm_80.cubin", "sm_86.cubin", "compute_86.ptx"):
+        assert (folder / f"kernels-0.{end}").exists()
+    words = ["run", str(folder), "--output", str(tmp_path / "y.npz")]
+    for capability, taken in {(8, 0): "sm_80", (8, 9): "sm_86", (9, 0): "compute_86"}.items():
+        driver.become(*capability)
+        capfd.readouterr()
+        assert (run(words), driver.loaded) == (0, {taken})
+        said = " ".join(capfd.readouterr().err.split())
+        assert "model.sd: its schedules are for cuda/a100, and it runs on Stand-in, " in said
+    driver.become(7, 5)
+    assert (run(words), driver.loaded) == (2, set())
+    said = capfd.readouterr().err
+    assert "and the kernels were made for sm_80, sm_86, compute_86: compile the model for sm_75 (--arch)" in said
 
 
 def test_without_a_gpu_it_is_compiled_and_not_run(tmp_path: Path) -> None:

@@ -380,7 +380,7 @@ class NoDriver(CudaDriver):
 
 
 def test_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cuda", None)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     message = refusal(CudaDevice)
     assert message.startswith("CUDA needs the package cuda-bindings, which cannot be imported: ModuleNotFoundError")
     assert message.endswith("pip install 'stormdrop[cuda]'")
@@ -437,6 +437,9 @@ def test_a_driver_that_does_not_start() -> None:
         ((8, 6), ["sm_80", "sm_75", "sm_86"], "sm_86"),  # the nearest
         ((8, 9), ["sm_80", "sm_90"], "sm_80"),  # of the same major version
         ((9, 0), ["sm_90a", "sm_80"], "sm_90a"),
+        ((8, 7), ["sm_80", "sm_86", "compute_80"], "compute_80"),  # Tegra takes no machine code of others
+        ((8, 9), ["sm_87", "sm_86"], "sm_86"),  # nor do others take Tegra's
+        ((8, 7), ["sm_87", "compute_80"], "sm_87"),
         ((12, 1), ["sm_120", "sm_121f"], "sm_121f"),
         ((10, 3), ["sm_100a", "compute_80", "compute_90"], "compute_90"),  # portable code where nothing else fits
         ((9, 0), ["sm_86", "compute_100"], "Stand-in is an sm_90, and the kernels were made for sm_86, compute_100: "),

@@ -298,7 +298,8 @@ class CompiledModel(CallableModel):
         made_for, device = msgspec.convert(self.metadata.target, Gpu), cast("CudaDevice", self._on_device.device)
         if made_for.is_one(device.name, device.arch, device.multiprocessors):
             return ""
-        return f"its schedules are for {made_for.target_name}, and an {device.name} runs it: one tuned there is faster"
+        here = f"it runs on {device.name}, for which others may be faster"
+        return f"its schedules are for {made_for.target_name}, and {here}"
 
     def run(self, feeds: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Runs the model on inputs by name.
