@@ -77,6 +77,21 @@ def test_operators_on_gpus_are_timed_elsewhere(capfd: pytest.CaptureFixture[str]
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--target", "cuda/a100", "--arch", "sm_80,sm_85"], "unknown architecture 'sm_85'; did you mean "),
+        (["--target", "cuda/a100", "--arch", ""], "--arch '': is empty; write for example --arch sm_86,sm_90+ptx"),
+        (["--target", "cpu/znver5", "--arch", "sm_80"], "target cpu/znver5: has no architectures to choose from"),
+    ],
+)
+@pytest.mark.parametrize("command", ["compile", "tune"])
+def test_wrong_architectures(
+    command: str, words: list[str], message: str, artifact: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert complaint(capfd, command, artifact.with_name("small.onnx"), *words).startswith(message)
+
+
 def test_a_model_for_a_gpu_that_is_not_here(artifact: Path, capfd: pytest.CaptureFixture[str]) -> None:
     target = "cuda/sm_75:multiprocessors=1:clock=1e9:bandwidth=1e9"
     said = complaint(capfd, "bench", artifact.with_name("small.onnx"), "--target", target)

@@ -7,7 +7,8 @@ folder/
   weights.bin     the constants, if there are any, which loading maps
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
   device.json     in a model for a GPU instead of kernels.bc: how its kernels are launched; see `runtime.device.code`
-  kernels-0.cl    their code: the source of OpenCL kernels, or NVIDIA's machine code (kernels-0.sm_80.cubin)
+  kernels-0.cl    their code: the source of OpenCL kernels, or for each architecture NVIDIA's machine code
+                  (kernels-0.sm_80.cubin) or portable code (kernels-0.compute_80.ptx)
   model.so        in a native model instead of kernels.bc: a library with a C interface; see `model.native`
   stormdrop.h     in a native model: that interface
   tuning.json.gz  what its tuning found, from which a report is made; see `kept_tuning.py`
