@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import SMALL, complaint, document, document_of_process, output_of
 
+from stormdrop.cli.commands import tuning
 from stormdrop.machine.opencl import opencl_devices
 
 pytestmark = pytest.mark.compiles
@@ -75,6 +77,14 @@ def test_operators_on_gpus_are_timed_elsewhere(capfd: pytest.CaptureFixture[str]
     assert complaint(capfd, "bench", *SMALL, "--target", "cuda/a100") == (
         "target a100: bench times operators on CPUs only; benchmarks/gpu/run.py times them on GPUs"
     )
+
+
+def test_the_gpus_that_measure_are_named_if_there_are_several(capfd: pytest.CaptureFixture[str]) -> None:
+    tuning._say_which_gpus(SimpleNamespace(gpus=[2]))  # type: ignore[arg-type]
+    assert capfd.readouterr().err == ""
+    tuning._say_which_gpus(SimpleNamespace(gpus=[2, 5]))  # type: ignore[arg-type]
+    said = " ".join(capfd.readouterr().err.split())
+    assert said == "measuring on GPUs 2, 5 at the same time; races and last timings are on GPU 2"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,17 @@ def test_a_gpu_by_its_numbers_that_is_here() -> None:
     assert (gpu.machine, gpu.gpus) == ("NVIDIA RTX A6000", [0])
     with pytest.raises(TargetError, match="the GPU here is an NVIDIA RTX A6000"):
         parse_machine(f"cuda/{A6000.replace('84', '46')}").machine  # noqa: B018
+
+
+def test_nvcc_compiles_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "")  # what it is now comes back after the test
+    for there in (False, True):
+        monkeypatch.delenv("TVM_CUDA_COMPILE_MODE", raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        if there:
+            (tmp_path / "nvcc").touch(0o755)
+        replace(GPUS["a100"]).tvm()  # another one than that which has made its target
+        assert os.environ.get("TVM_CUDA_COMPILE_MODE") == ("nvcc" if there else None)
 
 
 def test_code_for_several_architectures() -> None:
