@@ -24,7 +24,7 @@ from torch.fx.node import _get_qualified_name
 from .._version import __version__
 from ..plugins import everything
 
-_PACKAGES = ("torch", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxscript", "onnxruntime")
+_PACKAGES = ("torch", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxscript", "onnxruntime", "cuda-bindings")
 """Packages that have a part in the code of a graph, some of which need not be installed."""
 
 _KNOWN = ("torch", "_operator", "operator", "builtins", "math")

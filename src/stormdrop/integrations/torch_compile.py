@@ -8,9 +8,13 @@ very sizes that it is called with, and once more for further sets of sizes:
 What was compiled is kept for later processes (`graph_key`, `model/kept_models`). What a graph writes to its inputs,
 such as a static cache of keys and values, is copied there after the call (`closed_graph`).
 
+A graph whose tensors lie on an NVIDIA GPU is compiled for it (`graph_device`), and called in torch's current stream, by
+which nothing leaves the GPU.
+
 What cannot be compiled runs eagerly, with one warning that says why: a graph with an operator that is not supported, a
 graph that has to compute gradients, a graph whose weights have changed since it was compiled, a graph that writes to
-memory that two of its inputs share, and one that reads inputs by strides (`as_strided`) that are not contiguous.
+memory that two of its inputs share, one that reads inputs by strides (`as_strided`) that are not contiguous, and one
+whose tensors lie on several devices.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -38,10 +43,11 @@ from .closed_graph import (
     written_inputs,
 )
 from .compile_progress import compiling, said
+from .graph_device import CPU, device_of, machine_of, on_cpu
 from .graph_key import NoKey, key_of
 
 if TYPE_CHECKING:
-    from ..machine.cpu import Cpu
+    from ..machine.contract import Machine
     from ..model import CompiledModel
     from ..model.tuning.result import CompileResult
     from ..records import Store
@@ -140,7 +146,9 @@ class _Graph:
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         self._constant = [_is_weight(node) for node in placeholders]
         self._by_strides = reads_by_strides(graph)
-        self._written: tuple[int, ...] | None = None  # the inputs that it writes to, which the first call finds out
+        # The first call finds out where its tensors lie, or why it cannot be compiled, and what it writes to.
+        self._device: torch.device | ModelError | None = None
+        self._written: tuple[int, ...] | None = None
         self._compiled: dict[Any, _Compiled | None] = {}
         self._once: set[Any] = set()  # sets of sizes that came once, and were not compiled
         self._said: set[str] = set()
@@ -154,7 +162,10 @@ class _Graph:
             self._say("it reads an input by strides (as_strided) that is not contiguous or begins inside its storage")
             return self._graph(*arguments)
         if self._written is None:
-            self._find_written(arguments)
+            self._look_at(arguments)
+        if isinstance(self._device, ModelError):
+            self._say(str(self._device))
+            return self._graph(*arguments)
         key = tuple(
             _size_of(argument) for argument, constant in zip(arguments, self._constant, strict=True) if not constant
         )
@@ -177,11 +188,18 @@ class _Graph:
             self._say(str(error))
             return self._graph(*arguments)
 
-    def _find_written(self, arguments: Sequence[Any]) -> None:
-        """Finds out which inputs the graph writes to: they are no constants, such as a static cache, even if marked."""
+    def _look_at(self, arguments: Sequence[Any]) -> None:
+        """Finds out where the tensors lie, and which inputs the graph writes to.
+
+        Those are no constants, such as a static cache, even if marked.
+        """
         with self._lock:
             if self._written is not None:
                 return
+            try:
+                self._device = device_of(self._graph, arguments)
+            except ModelError as error:
+                self._device = error
             written = written_inputs(self._graph, arguments)
             self._constant = [fixed and place not in written for place, fixed in enumerate(self._constant)]
             self._written = written
@@ -207,7 +225,10 @@ class _Graph:
             self._say(_SHARES)
             return
         try:
-            self._compiled[key] = _Compiled(self._graph, arguments, self._constant, roles, self._settings)
+            assert isinstance(self._device, torch.device)
+            self._compiled[key] = _Compiled(
+                self._graph, arguments, self._constant, roles, self._settings, self._device
+            )
         except StormdropError as error:
             self._say(str(error))
             self._compiled[key] = None
@@ -276,30 +297,55 @@ class _Compiled:
         constant: Sequence[bool],
         roles: _Roles,
         settings: _Settings,
+        device: torch.device,
     ) -> None:
         self.roles, inputs = roles, roles.inputs
-        name = name_of(graph)
+        self._device, name = device, name_of(graph)
+        (returned,) = [node.args[0] for node in graph.graph.nodes if node.op == "output"]
+        if device.type == "cuda":
+            graph = on_cpu(graph)
+            arguments = [one.detach().cpu() if isinstance(one, torch.Tensor) else one for one in arguments]
         module = closed(name, graph, arguments, inputs, roles.written)
         examples = tuple(arguments[position] for position in inputs)
-        self._model = _model_of(_Work(name, graph, arguments, constant, module, examples, settings))
+        with CPU if device.type == "cuda" else nullcontext():  # torch.set_default_device may name the GPU
+            self._model = _model_of(_Work(name, graph, arguments, constant, module, examples, settings, device))
         # torch.export calls them tensors_0, tensors_1 and so on. The import may have dropped some that nothing uses.
         self._positions = {info.name: inputs[int(info.name.rpartition("_")[2])] for info in self._model.inputs}
-        (returned,) = [node.args[0] for node in graph.graph.nodes if node.op == "output"]
         self._returned = len(returned)
         if len(self._model.outputs) != self._returned + len(roles.written):
             raise ModelError("it returns something else than tensors")
+        if device.type == "cuda" and self._model.metadata.foreign:
+            operators = ", ".join(name for part in self._model.metadata.foreign for name in part.operators)
+            raise ModelError(f"onnxruntime would run a part of it on the CPU ({operators})")
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         feeds = {name: arguments[position].detach() for name, position in self._positions.items()}
-        results = tuple(map(torch.from_numpy, self._model.run(feeds).values()))
+        results = self._on_gpu(feeds) if self._device.type == "cuda" else self._on_cpu(feeds)
         for position, result in zip(self.roles.written, results[self._returned :], strict=True):
             arguments[position].copy_(result)
         return results[: self._returned]
 
+    def _on_cpu(self, feeds: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return tuple(map(torch.from_numpy, self._model.run(feeds).values()))
+
+    def _on_gpu(self, feeds: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Runs the model in torch's current stream. torch allocates the outputs: it waits for nothing if they go."""
+        with torch.cuda.device(self._device):
+            given = {name: one.to(self._device).resolve_neg().contiguous() for name, one in feeds.items()}
+            outputs = {
+                info.name: torch.empty(info.shape, dtype=getattr(torch, info.dtype), device=self._device)
+                for info in self._model.outputs
+            }
+            self._model.run_on_device(given, torch.cuda.current_stream(), outputs)
+        return tuple(outputs.values())
+
 
 @dataclass(frozen=True)
 class _Work:
-    """What is compiled: a graph, its inputs and which of them are constants, and the same as a module of the others."""
+    """What is compiled: a graph, its inputs and which of them are constants, and the same as a module of the others.
+
+    All of it is on the CPU; `device` is what it is compiled for.
+    """
 
     name: str
     graph: torch.fx.GraphModule
@@ -308,6 +354,7 @@ class _Work:
     module: ClosedGraph
     examples: tuple[Any, ...]
     settings: _Settings
+    device: torch.device
 
     def __str__(self) -> str:
         shapes = ["x".join(map(str, example.shape)) or "one value" for example in self.examples]
@@ -329,12 +376,14 @@ def _model_of(work: _Work) -> CompiledModel:
     from ..machine import threads
 
     threads.configure()
-    from ..machine.cpu import Cpu, keeping_denormals
+    from ..machine.cpu import keeping_denormals
     from ..model.kept_models import KeptModels
     from ..records import open_store
 
     settings, begin = work.settings, time.perf_counter()
-    target = keeping_denormals(None) if settings.keep_denormals else Cpu.detect()
+    target = machine_of(work.device)
+    if settings.keep_denormals:
+        target = keeping_denormals(target)
     kept = KeptModels.of_user() if settings.cache else None
     key = None if kept is None else _key_of(work, target)
     with open_store(settings.db) as store:
@@ -348,13 +397,16 @@ def _model_of(work: _Work) -> CompiledModel:
             model = result.model
             if kept is not None and key is not None and not getattr(result, "interrupted", False):
                 kept.keep(key, result, asked)
+    if work.device.type == "cuda":
+        model, library = model.on_gpu(work.device.index), _users.get(model)
+        _users[model] = library
     for part in model.metadata.foreign:
         operators = ", ".join(f"{count} {name}" for name, count in part.operators.items())
         _logger.info("onnxruntime runs %s of a graph (%s)", operators, part.reason)
     return model
 
 
-def _compiled(work: _Work, target: Cpu, store: Store) -> CompileResult:
+def _compiled(work: _Work, target: Machine, store: Store) -> CompileResult:
     # A process that finds its graphs needs none of this.
     from ..model.building.kernel_library import KernelLibrary
     from ..model.tuning.tune import tune_model_with
@@ -370,12 +422,13 @@ def _compiled(work: _Work, target: Cpu, store: Store) -> CompileResult:
     return result
 
 
-def _key_of(work: _Work, target: Any) -> str | None:
+def _key_of(work: _Work, target: Machine) -> str | None:
     """The key under which a graph is kept; None if it has none."""
+    from ..machine.cpu import Cpu
     from ..machine.limits.memory_rates import cached_bytes
 
     settings = work.settings
-    others = (settings.options, settings.tunes, target, cached_bytes(target))
+    others = (settings.options, settings.tunes, target, cached_bytes(target) if isinstance(target, Cpu) else 0)
     try:
         return key_of(work.graph, work.arguments, work.constant, *others)
     except NoKey as error:

@@ -314,11 +314,26 @@ def parse(name: str) -> Gpu:
         raise TargetError(
             f"target cuda: there is no NVIDIA GPU here; to build for one, write cuda/NAME: {', '.join(GPUS)}"
         )
-    info = visible_gpus()[0]
-    raise TargetError(
-        f"target cuda: nothing is known of {info.arch}, what the GPU here, {info.name}, is; there are kernels"
-        f" for {', '.join(FAMILIES)}"
-    )
+    raise TargetError(_unknown(visible_gpus()[0]))
+
+
+def local_gpu(marketing: str, arch: str) -> Gpu:
+    """The GPU of this machine that another library calls so. Libraries may count GPUs in another order than NVML.
+
+    Args:
+        marketing: The marketing name, such as "NVIDIA H200".
+        arch: The architecture, such as "sm_90".
+
+    Raises:
+        TargetError: The driver reports no such GPU, or nothing is known of the architecture.
+    """
+    info = next((info for info in visible_gpus() if (info.name, info.arch) == (marketing, arch)), None)
+    if info is None:
+        raise TargetError(f"target cuda: the driver (NVML) reports no {marketing} ({arch})")
+    gpu = identify(info)
+    if gpu is None:
+        raise TargetError(_unknown(info))
+    return gpu
 
 
 def identify(info: GpuInfo) -> Gpu | None:
@@ -337,6 +352,14 @@ def identify(info: GpuInfo) -> Gpu | None:
     # Clocks are in MHz and the bus in bits; a lane does two operations per cycle, the memory two transfers.
     flops, bandwidth = 2e6 * info.lanes * info.clock, 2e6 * info.memory * info.bus / 8
     return Gpu(names[-1], info.arch, *FAMILIES[info.arch], multiprocessors, flops, bandwidth)
+
+
+def _unknown(info: GpuInfo) -> str:
+    """Says that no kernels can be made for a GPU of this machine."""
+    return (
+        f"target cuda: nothing is known of {info.arch}, what the GPU here, {info.name}, is; there are kernels"
+        f" for {', '.join(FAMILIES)}"
+    )
 
 
 def target_name(info: GpuInfo) -> str | None:

@@ -30,7 +30,9 @@ class CallableModel:
         """The outputs for inputs by name."""
         raise NotImplementedError
 
-    def run_on_device(self, feeds: Mapping[str, Any], stream: Any = None) -> dict[str, DeviceArray]:
+    def run_on_device(
+        self, feeds: Mapping[str, Any], stream: Any = None, into: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Runs a model for an NVIDIA GPU on arrays in its memory: nothing is copied from it, and nothing waited for.
 
         A call and `run` do the same, in the default stream, if an input is such an array.
@@ -39,14 +41,17 @@ class CallableModel:
             feeds: Each input by name: anything with `__dlpack__` or `__cuda_array_interface__`, as torch, CuPy, JAX and
                 Numba have it. Together they have the shapes of one of `sizes`.
             stream: The caller's stream: its handle, or a stream of torch, CuPy or Numba; None is the default stream.
+            into: An array like the inputs for each output, by name, which the output is written to: no memory is then
+                allocated. None makes new arrays.
 
         Returns:
-            All outputs by name. They belong to the caller; the stream fills them.
+            All outputs by name: the arrays of `into`, or `DeviceArray`s. They belong to the caller; the stream fills
+            them.
 
         Raises:
             DeviceError: There is no such GPU, it has too little memory, or the stream is being captured.
-            InputError: The model is for another device, or has parts that onnxruntime runs; or an input is in other
-                memory, of another type or shape, or not contiguous.
+            InputError: The model is for another device, or has parts that onnxruntime runs; an array is in other
+                memory, of another type or shape, or not contiguous; or `into` lacks an output.
 
         Example:
             ```text
@@ -57,7 +62,11 @@ class CallableModel:
         if not isinstance(self._calls, DeviceCalls):
             raise InputError(f"{self.metadata.name}: is for the CPU, and takes no arrays in the memory of a GPU")
         size, arrays = self._inputs.elsewhere(feeds)
-        results = self._calls.run_on_device(size, arrays, stream)
+        names = [info.name for info in self.outputs]
+        if into is not None and into.keys() != set(names):
+            raise InputError(f"{self.metadata.name}: its outputs are {', '.join(names)}, not {', '.join(into)}")
+        places = None if into is None else [into[name] for name in names]
+        results = self._calls.run_on_device(size, arrays, stream, places)
         return {info.name: value for info, value in zip(self.outputs, results, strict=True)}
 
     def _results_on_device(self, feeds: Any) -> Sequence[DeviceArray] | None:

@@ -38,7 +38,7 @@ from ...measure.timing import time_calls
 from ...runtime.calling import CallableModel
 from ...runtime.device import code as device_code
 from ...runtime.device.calls import DeviceCalls
-from ...runtime.device.opening import open_device
+from ...runtime.device.opening import CUDA, open_device
 from ...runtime.inputs import CallInputs, Given
 from ...runtime.parts import RunPart
 from ...runtime.program import Program
@@ -149,10 +149,13 @@ class CompiledModel(CallableModel):
         if program.device is None:
             return self._in_process(program)
         named = self.metadata.target.get("info") or self.metadata.target
-        opened = functools.partial(open_device, self.metadata.device, str(named.get("name", "")))
         self._on_gpu = True
-        self._on_device = DeviceCalls(opened, program.program, program.device, program.constants, self._run_part())
+        self._on_device = self._device_calls(program, program.device, name=str(named.get("name", "")))
         return self._on_device
+
+    def _device_calls(self, program: CompiledProgram, code: device_code.DeviceCode, **which: Any) -> DeviceCalls:
+        opened = functools.partial(open_device, self.metadata.device, **which)
+        return DeviceCalls(opened, program.program, code, program.constants, self._run_part())
 
     def _not_ready(self, error: Exception) -> ArtifactError | DeviceError:
         """What making it ready has raised. TVM raises whatever the linker of the JIT raises."""
@@ -350,6 +353,30 @@ class CompiledModel(CallableModel):
     def device(self) -> str:
         """What executes it if the CPU does not: "cuda" or "opencl"."""
         return self.metadata.device
+
+    def on_gpu(self, number: int) -> CompiledModel:
+        """The same model on another NVIDIA GPU of this machine; this model if it is there already.
+
+        Args:
+            number: The number of the GPU in this process, as CUDA and torch count.
+
+        Raises:
+            ArtifactError: The model is not for NVIDIA's GPUs.
+            DeviceError: There is no such GPU, or no driver.
+
+        Example:
+            ```text
+            second = sd.load("a100.sd").on_gpu(1)
+            ```
+        """
+        code = self._program.device
+        if code is None or self.device != CUDA:
+            raise ArtifactError(f"{self.metadata.name}: is not for NVIDIA's GPUs")
+        if self._on_device.gpu == number:
+            return self
+        model = copy.copy(self)
+        model._calls = model._on_device = self._device_calls(self._program, code, number=number)
+        return model
 
     @property
     def times_itself(self) -> bool:

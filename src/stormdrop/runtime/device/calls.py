@@ -14,8 +14,7 @@ from ..inputs import Array, Given
 from ..parts import RunPart
 from ..program import Program
 from .code import DeviceCode
-from .contract import Device
-from .device_array import DeviceArray
+from .contract import Device, StreamDevice
 from .execution import DeviceExecution, DeviceProgram, Observer
 
 if TYPE_CHECKING:
@@ -113,23 +112,36 @@ class DeviceCalls:
         with self._execution(given.wanted.index) as execution:
             return execution.run(given.arrays, given.rows)
 
-    def run_on_device(self, size: int, arrays: Sequence[Any], stream: Any = None) -> list[DeviceArray]:
+    @property
+    def gpu(self) -> int | None:
+        """The number of the NVIDIA GPU, which is opened for it; None for another device.
+
+        Raises:
+            DeviceError: As `open`.
+        """
+        device = self._on_device.device
+        return device.gpu if isinstance(device, StreamDevice) else None
+
+    def run_on_device(
+        self, size: int, arrays: Sequence[Any], stream: Any = None, into: Sequence[Any] | None = None
+    ) -> list[Any]:
         """Runs the model on arrays in the memory of the device. See `DeviceExecution.run_on_device`.
 
         Args:
             size: The position of the size whose inputs they are.
             arrays: The inputs in their order.
             stream: The caller's stream.
+            into: The arrays that the outputs are written to; None makes new ones.
 
         Returns:
             The outputs. They belong to the caller; the stream fills them.
 
         Raises:
             DeviceError: As for a call.
-            InputError: An input is none that the device can read.
+            InputError: An array is none that the device can use.
         """
         with self._execution(size) as execution:
-            return execution.run_on_device(arrays, stream)
+            return execution.run_on_device(arrays, stream, into)
 
     def profile(self, given: Given) -> list[tuple[str, float]]:
         """Runs the model, and times its steps.

@@ -85,24 +85,25 @@ def is_on_cuda(value: Any) -> bool:
 
 
 def given_array(
-    value: Any, info: TensorInfo, gpu: int, gpu_of: Callable[[int], int | None], stream: int
+    value: Any, info: TensorInfo, gpu: int, gpu_of: Callable[[int], int | None], stream: int, role: str = "input"
 ) -> tuple[GivenArray, Any]:
-    """An input in the memory of a GPU, checked.
+    """An input, or the place of an output, in the memory of a GPU, checked.
 
     Args:
         value: What the caller gives.
         info: What it has to be.
         gpu: The number of the GPU in whose memory it has to be.
         gpu_of: The number of the GPU in whose memory an address is, or None.
-        stream: The stream that is going to read it.
+        stream: The stream that is going to use it.
+        role: What messages call it.
 
     Returns:
-        The array, and what has to be kept while it is read.
+        The array, and what has to be kept while it is used.
 
     Raises:
         InputError: It is in other memory, of another type or shape, or not contiguous.
     """
-    what = f"input {info.name!r} is"
+    what = f"{role} {info.name!r} is"
     try:
         read = _read(value, gpu, stream)
     except (AttributeError, BufferError, KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -26,7 +26,7 @@ from ..program import Program, SizeProgram, Step, View, bytes_of, offsets_of
 from ..sizes import OPEN, TensorInfo
 from .code import DeviceCode, DeviceKernel, Launch
 from .contract import Device, Memory, StreamDevice, StreamQueue, Work
-from .device_array import DeviceArray, given_array, stream_number
+from .device_array import DeviceArray, GivenArray, given_array, stream_number
 
 Observer = Callable[[Step, bool, Callable[[], list[Array]]], None]
 """Is told of each step before it is run (True) and after it (False). The function gives the arguments as arrays."""
@@ -137,7 +137,9 @@ class DeviceExecution:
         outputs = [self._made.get(index, staged) for index, staged in enumerate(self._outputs)]
         return [(output if rows is None else output[:rows]).copy() for output in outputs]
 
-    def run_on_device(self, arrays: Sequence[Any], stream: Any = None) -> list[DeviceArray]:
+    def run_on_device(
+        self, arrays: Sequence[Any], stream: Any = None, into: Sequence[Any] | None = None
+    ) -> list[Any]:
         """Executes the program on arrays in the memory of the device, without waiting for it.
 
         The inputs are copied to the memory of the program, and the outputs from it, by work in the caller's stream.
@@ -146,34 +148,43 @@ class DeviceExecution:
             arrays: The inputs: anything with `__dlpack__` or `__cuda_array_interface__`, as torch, CuPy, JAX and Numba
                 have it. They have to stay as they are until the stream has come so far.
             stream: The caller's stream: its handle, or a stream of torch, CuPy or Numba; None is the default stream.
+            into: Arrays like the inputs that the outputs are written to; None makes a new one for each.
 
         Returns:
-            The outputs. They belong to the caller; the stream fills them.
+            The outputs: those of `into`, or `DeviceArray`s. They belong to the caller; the stream fills them.
 
         Raises:
             DeviceError: The device has too little memory, or the stream is being captured.
-            InputError: An input is in other memory, of another type or shape, or not contiguous; CUDA does not drive
+            InputError: An array is in other memory, of another type or shape, or not contiguous; CUDA does not drive
                 this device; or the model has parts that this machine runs.
         """
         (device, queue), steps = self._shared, self._on_device
-        number, infos = stream_number(stream), self._size.inputs
-        given = [
-            given_array(array, info, device.gpu, device.gpu_of, number)
-            for array, info in zip(arrays, infos, strict=True)
+        number, sources, results = stream_number(stream), self._size.inputs, self._size.outputs
+
+        def checked(arrays: Sequence[Any], infos: Sequence[TensorInfo], role: str) -> list[tuple[GivenArray, Any]]:
+            pairs = zip(arrays, infos, strict=True)
+            return [given_array(array, info, device.gpu, device.gpu_of, number, role) for array, info in pairs]
+
+        given = checked(arrays, sources, "input")
+        places = checked(into, results, "output") if into is not None else []
+        outputs = [device.at(place.address) for place, _ in places] or [
+            device.allocate(memory.size) for memory in self._memory.outputs
         ]
-        outputs = [device.allocate(memory.size) for memory in self._memory.outputs]
         with queue.on(number):
-            for (array, _), info, memory in zip(given, infos, self._memory.inputs, strict=True):
+            for array, _ in (*given, *places):
                 if array.stream is not None:
                     device.order(array.stream, number)
+            for (array, _), info, memory in zip(given, sources, self._memory.inputs, strict=True):
                 queue.copy(device.at(array.address), memory, bytes_of(info.shape, info.dtype))
             for work in steps:
                 work()
-            for source, target in zip(self._memory.outputs, outputs, strict=True):
-                queue.copy(source, target, target.size)
+            for source, target, info in zip(self._memory.outputs, outputs, results, strict=True):
+                queue.copy(source, target, bytes_of(info.shape, info.dtype))
+        if into is not None:
+            return list(into)
         return [
             DeviceArray(memory, info, device.gpu, number, device.order)
-            for memory, info in zip(outputs, self._size.outputs, strict=True)
+            for memory, info in zip(outputs, results, strict=True)
         ]
 
     def profile(self, arrays: Sequence[Array]) -> list[tuple[str, float]]:
