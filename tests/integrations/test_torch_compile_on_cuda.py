@@ -18,8 +18,10 @@ import pytest
 from stand_ins.cuda_driver import LIBRARY, CudaDriver
 from stand_ins.cuda_on_host import library_of
 from stormdrop.codegen import device_code
+from stormdrop.errors import DeviceError
 from stormdrop.model import untuned
 from stormdrop.model.kept_models import KeptModels
+from stormdrop.runtime.device import cuda
 
 torch = pytest.importorskip("torch", reason="the backend for torch.compile needs torch")
 
@@ -65,55 +67,175 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return machines
 
 
-def graph_of(function: Callable[..., Any], *inputs: Any) -> Any:
-    """What the backend makes of the graph that Dynamo makes of a function."""
-    made: list[Any] = []
+class Graph:
+    """What the backend makes of the graph of a function, to be called with tensors by name."""
 
-    def backend(graph: Any, examples: Any) -> Any:
-        made.append(torch_compile.stormdrop(graph, examples))
-        return graph.forward
+    def __init__(self, function: Callable[..., Any], **inputs: Any) -> None:
+        def backend(graph: Any, examples: Any) -> Any:
+            self._compiled = torch_compile.stormdrop(graph, examples)
+            self._names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+            return graph.forward
 
-    torch.compile(function, backend=backend)(*inputs)
-    return made[0]
+        torch.compile(function, backend=backend)(**inputs)
+
+    def __call__(self, **tensors: Any) -> Any:
+        return self._compiled(*(next(tensors[each] for each in tensors if f"_{each}_" in name) for name in self._names))
 
 
-def fake(device: str = "cuda:0") -> Any:
-    return torch.empty_strided((2, 8), (8, 1), device=device)
+def without_elements(*shape: int, device: str) -> Any:
+    return torch.empty(shape, device=device)
 
 
-def module_and_graph(device: str = "cuda:0") -> tuple[Any, Any]:
-    """A module on the CPU, and the graph of it on a device, which takes x and the two weights in their order."""
-    module = torch.nn.Linear(8, 4).eval()
+def linear_graph(device: str = "cuda:0") -> Graph:
+    """relu(W x + b) + 1 of tensors on a device."""
     with FakeTensorMode(allow_non_fake_inputs=True):
-        there = torch.nn.Linear(8, 4, device=device).eval()
-        graph = graph_of(lambda x: torch.relu(there(x)) + torch.ones(4, device=x.device), fake(device))
-    return lambda x: torch.relu(module(x)) + 1.0, in_order(graph, module.weight.detach(), module.bias.detach())
+        layer = torch.nn.Linear(8, 4, device=device).eval()
+        x = without_elements(2, 8, device=device)
+        return Graph(lambda x: torch.relu(layer(x)) + torch.ones(4, device=device), x=x)
 
 
-def in_order(graph: Any, *weights: Any) -> Any:
-    """A function of x and of the weights as the graph has them."""
-    names = [node.name for node in graph._graph.graph.nodes if node.op == "placeholder"]
-    return names, graph, weights
+WEIGHTS = {"weight": torch.linspace(-1, 1, 32).reshape(4, 8), "bias": torch.linspace(-1, 1, 4)}
 
 
-def call(graph: Any, gpu: TorchGpu, x: Any) -> Any:
-    names, function, (weight, bias) = graph
-    given = {"weight": weight, "bias": bias}
-    return function(*(given[kind] if (kind := next((k for k in given if k in name), "")) else x for name in names))
+def right(x: Any) -> Any:
+    return torch.relu(x @ WEIGHTS["weight"].t() + WEIGHTS["bias"]) + 1.0
 
 
-def test_a_graph_runs_on_its_gpu_without_a_wait_or_a_copy_to_the_host(
-    gpus: list[TorchGpu], imported: list[Any]
-) -> None:
-    right, (names, graph, weights) = module_and_graph()
-    there = names, graph, tuple(map(gpus[0].tensor, weights))
+def weights_on(gpu: TorchGpu) -> dict[str, Any]:
+    return {name: gpu.tensor(value) for name, value in WEIGHTS.items()}
+
+
+def same(ours: Any, theirs: Any) -> None:
+    torch.testing.assert_close(ours.cpu(), theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture
+def _no_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        call(there, gpus[0], gpus[0].tensor(torch.zeros(2, 8)))
-        for x in (torch.randn(2, 8), torch.randn(8, 2).t()):
-            given = gpus[0].tensor(x)
-            gpus[0].driver.calls.clear()
-            (y,) = call(there, gpus[0], given)
-            assert {name for name, *_ in gpus[0].driver.calls} == {"after", "copy", "graph"}
-            torch.testing.assert_close(y.cpu(), right(x), atol=1e-5, rtol=1e-5)
+        yield
+
+
+@pytest.mark.usefixtures("_no_warning")
+def test_a_call_waits_for_nothing_and_copies_nothing_to_the_host(gpus: list[TorchGpu], imported: list[Any]) -> None:
+    gpu, graph = gpus[0], linear_graph()
+    weights = weights_on(gpu)
+    graph(x=gpu.tensor(torch.zeros(2, 8)), **weights)
+    for x in (gpu.tensor(torch.randn(2, 8)), gpu.tensor(torch.randn(8, 2)).t()):
+        gpu.driver.calls.clear()
+        (y,) = graph(x=x, **weights)
+        assert {name for name, *_ in gpu.driver.calls} == {"after", "copy", "graph"}
+        assert {call[-1] for call in gpu.driver.calls if call[0] != "after"} == {f"s{gpu.stream}"}
+        same(y, right(x.cpu()))
     assert [machine.target_name for machine in imported] == ["cuda/a100"]
+
+
+@pytest.mark.usefixtures("_no_warning")
+def test_what_it_writes_to_is_written_on_the_gpu(gpus: list[TorchGpu]) -> None:
+    def write(cache: Any, row: Any) -> Any:
+        cache[1] = row
+        return cache.sum(0)
+
+    with FakeTensorMode():
+        tensors = {"cache": without_elements(3, 4, device="cuda"), "row": without_elements(4, device="cuda")}
+        graph = Graph(write, **tensors)
+    gpu, cache, row = gpus[0], torch.randn(3, 4), torch.randn(4)
+    there = gpu.tensor(cache)
+    graph(cache=there, row=gpu.tensor(row))
+    gpu.driver.calls.clear()
+    (y,) = graph(cache=there, row=gpu.tensor(row))
+    assert {name for name, *_ in gpu.driver.calls} == {"after", "copy", "graph"}
+    same(y, write(cache, row))
+    same(there, cache)
+
+
+@pytest.mark.usefixtures("_no_warning")
+def test_it_runs_on_the_gpu_of_its_tensors(gpus: list[TorchGpu]) -> None:
+    x, graph = torch.randn(2, 8), linear_graph("cuda:1")
+    (y,) = graph(x=gpus[1].tensor(x), **weights_on(gpus[1]))
+    assert y.device == torch.device("cuda:1")
+    same(y, right(x))
+
+
+@pytest.mark.usefixtures("_no_warning")
+def test_it_is_kept_for_its_gpu(gpus: list[TorchGpu], imported: list[Any]) -> None:
+    x = torch.randn(2, 8)
+    for gpu in (gpus[0], gpus[0], gpus[1]):  # the two are of one kind
+        same(linear_graph(str(gpu.device))(x=gpu.tensor(x), **weights_on(gpu))[0], right(x))
+    assert [machine.target_name for machine in imported] == ["cuda/a100"]
+    linear_graph("cpu")(x=x, **WEIGHTS)
+    models = KeptModels.of_user()
+    assert len(imported) == 2 and models is not None and len(models.listed()) == 2
+
+
+@pytest.mark.usefixtures("_no_warning")
+def test_one_value_may_be_on_the_cpu(gpus: list[TorchGpu]) -> None:
+    with FakeTensorMode():
+        tensors = {"x": without_elements(2, 8, device="cuda"), "scale": without_elements(device="cpu")}
+        graph = Graph(lambda x, scale: x * scale, **tensors)
+    x, scale = torch.randn(2, 8), torch.tensor(3.0)
+    (y,) = graph(x=gpus[0].tensor(x), scale=scale)
+    same(y, x * scale)
+
+
+@pytest.mark.usefixtures("_no_warning")
+def test_the_default_device_of_torch_does_not_matter(gpus: list[TorchGpu]) -> None:
+    x, graph = torch.randn(2, 8), linear_graph()
+    given, weights = gpus[0].tensor(x), weights_on(gpus[0])
+    with torch.device("cuda:0"):
+        (y,) = graph(x=given, **weights)
+    same(y, right(x))
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        (("cpu", "cuda:0"), "its tensors lie on cpu and cuda:0: one device has to hold all of them"),
+        (("cuda:1", "cuda:0"), "its tensors lie on cuda:0 and cuda:1"),
+        (("xpu:0", "xpu:0"), "its tensors lie on xpu:0, which is neither a CPU nor an NVIDIA GPU"),
+    ],
+)
+def test_other_devices_run_eagerly_with_one_warning(devices: tuple[str, str], message: str) -> None:
+    torch.compiler.reset()
+    with torch.no_grad(), FakeTensorMode(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        x, y = (without_elements(2, 8, device=device) for device in devices)
+        fast = torch.compile(lambda x, y: (x + 1.0, y + 1.0), backend=torch_compile.stormdrop)
+        for _ in range(2):
+            assert [str(one.device) for one in fast(x, y)] == list(devices)
+    (said,) = [str(each.message) for each in caught if "stormdrop" in str(each.message)]
+    assert message in said
+
+
+def test_a_graph_that_returns_tensors_elsewhere_runs_eagerly() -> None:
+    torch.compiler.reset()
+    with torch.no_grad(), FakeTensorMode(), pytest.warns(RuntimeWarning, match="lie on cpu and cuda:0"):
+        x = without_elements(2, 8, device="cuda")
+        torch.compile(lambda x: (x + 1.0).cpu(), backend=torch_compile.stormdrop)(x)
+
+
+def test_autocast_runs_eagerly() -> None:
+    torch.compiler.reset()
+    with torch.no_grad(), FakeTensorMode(), pytest.warns(RuntimeWarning, match="autocast chooses its types"):
+        x = without_elements(8, 8, device="cuda")
+
+        def function(x: Any) -> Any:
+            with torch.autocast("cuda", torch.float16):
+                return x @ x
+
+        torch.compile(function, backend=torch_compile.stormdrop)(x)
+
+
+def test_what_a_gpu_lacks_is_said_before_anything_is_compiled(
+    imported: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking() -> None:
+        raise DeviceError("CUDA needs the package cuda-bindings")
+
+    monkeypatch.setattr(cuda, "_bindings", lacking)
+    torch.compiler.reset()
+    said = "a graph runs eagerly: CUDA needs the package cuda-bindings"
+    with torch.no_grad(), FakeTensorMode(), pytest.warns(RuntimeWarning, match=said):
+        x = without_elements(2, 8, device="cuda")
+        y = torch.compile(lambda x: x + 1.0, backend=torch_compile.stormdrop)(x)
+    assert y.device == x.device and not imported

@@ -89,7 +89,7 @@ class _OnCuda(torch.Tensor):
         return self
 
     def contiguous(self) -> Any:
-        return self if self.is_contiguous() else self.gpu.tensor(self.cpu())
+        return self if self.is_contiguous() else self.gpu.tensor(self.as_subclass(torch.Tensor))
 
     def copy_(self, source: Any) -> Any:
         assert self.is_contiguous() and source.is_contiguous()

@@ -286,6 +286,25 @@ def test_a_model_takes_arrays_of_the_gpu_and_of_this_machine(driver: CudaDriver,
     in_context(driver, "cuMemFree", given.address)
 
 
+def test_outputs_are_written_to_arrays_of_the_caller(driver: CudaDriver, x: Array) -> None:
+    model = model_of(DeviceCalls(lambda: CudaDevice(0, driver), PROGRAM, CODE, [CONSTANT]))
+    given, place, small = Foreign(driver, x), Foreign(driver, np.zeros_like(x)), Foreign(driver, x[:2].copy())
+    model.run_on_device({"x": given}, into={"y": place})
+    used = driver.used
+    assert model.run_on_device({"x": given}, into={"y": place}) == {"y": place}
+    assert driver.used == used
+    result = np.empty(SHAPE, np.float32)
+    in_context(driver, "cuMemcpyDtoHAsync", result.ctypes.data, place.address, BYTES, 1)
+    in_context(driver, "cuStreamSynchronize", 1)
+    np.testing.assert_array_equal(result, x * 2 + CONSTANT)
+    with pytest.raises(InputError, match=r"output 'y' is of shape \(2, 6\), not"):
+        model.run_on_device({"x": given}, into={"y": small})
+    with pytest.raises(InputError, match="net: its outputs are y, not z"):
+        model.run_on_device({"x": given}, into={"z": place})
+    for each in (given, place, small):
+        in_context(driver, "cuMemFree", each.address)
+
+
 def test_a_call_on_the_default_stream(driver: CudaDriver, x: Array) -> None:
     given = Foreign(driver, x)
     (y,) = executed(driver).run_on_device([given])
