@@ -313,7 +313,7 @@ def test_steps_that_have_ended_are_not_run_again(
         script.main()
         return [step for step, _ in ran]
 
-    everything = ["gpu", "limits", "sketches", "sanitizer", "operators", "models", "papers"]
+    everything = ["gpu", "limits", "sketches", "sanitizer", "operators", "models", "torch_compile", "papers"]
     assert call("--minutes=4.5") == everything
     assert dict(ran)["sketches"] == pytest.approx(40)
     assert dict(ran)["gpu"] == pytest.approx(7.5)
@@ -411,6 +411,14 @@ def test_a_tool_that_takes_too_long_is_given_up(load: Callable[[str], ModuleType
         if number.exists():
             break
     os.kill(int(number.read_text()), signal.SIGKILL)  # the step ends it; the tool's end did not wait for it
+
+
+@pytest.mark.compiles
+def test_a_network_of_torch_is_compiled_and_compared(load: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the network is one of torch")
+    kit = load("_steps").Kit("torch_compile", True, load("_common").Campaign(tmp_path / "file.jsonl"), 60.0, 9.0)
+    load("_steps").torch_compile(kit)
+    assert kit.summary() == {"status": "ok", "reason": "1 of 1 are fine"}
 
 
 @pytest.fixture

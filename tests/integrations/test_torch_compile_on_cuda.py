@@ -207,35 +207,64 @@ def test_other_devices_run_eagerly_with_one_warning(devices: tuple[str, str], me
     assert message in said
 
 
-def test_a_graph_that_returns_tensors_elsewhere_runs_eagerly() -> None:
+@pytest.fixture
+def eagerly() -> Iterator[Callable[..., Any]]:
+    """Calls a compiled function with tensors without elements: it has to run eagerly, and to say why."""
     torch.compiler.reset()
-    with torch.no_grad(), FakeTensorMode(), pytest.warns(RuntimeWarning, match="lie on cpu and cuda:0"):
-        x = without_elements(2, 8, device="cuda")
-        torch.compile(lambda x: (x + 1.0).cpu(), backend=torch_compile.stormdrop)(x)
+
+    def call(function: Callable[..., Any], x: Any, said: str) -> Any:
+        fast = torch.compile(function, backend=torch_compile.stormdrop)
+        with pytest.warns(RuntimeWarning, match=f"stormdrop: a graph runs eagerly: {said}"):
+            return fast(x)
+
+    with torch.no_grad(), FakeTensorMode():
+        yield call
 
 
-def test_autocast_runs_eagerly() -> None:
+@pytest.fixture
+def eagerly(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Calls a compiled function with a tensor without elements: it has to run eagerly, and to say why."""
+
+    def call(function: Callable[..., Any], x: Any, said: str) -> Any:
+        fast = torch.compile(function, backend=torch_compile.stormdrop)
+        with pytest.warns(RuntimeWarning, match=f"stormdrop: a graph runs eagerly: {said}"):
+            return fast(x)
+
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     torch.compiler.reset()
-    with torch.no_grad(), FakeTensorMode(), pytest.warns(RuntimeWarning, match="autocast chooses its types"):
-        x = without_elements(8, 8, device="cuda")
+    with torch.no_grad(), FakeTensorMode():
+        yield call
 
-        def function(x: Any) -> Any:
-            with torch.autocast("cuda", torch.float16):
-                return x @ x
 
-        torch.compile(function, backend=torch_compile.stormdrop)(x)
+def test_a_graph_that_returns_tensors_elsewhere_runs_eagerly(eagerly: Callable[..., Any]) -> None:
+    x = without_elements(2, 8, device="cuda")
+    eagerly(lambda x: (x + 1.0).cpu(), x, "its tensors lie on cpu and cuda:0")
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+def test_autocast_runs_eagerly(eagerly: Callable[..., Any]) -> None:
+    def function(x: Any) -> Any:
+        with torch.autocast("cuda", torch.float16):
+            return x @ x
+
+    eagerly(function, without_elements(8, 8, device="cuda"), "autocast chooses its types")
+
+
+def test_a_capture_is_not_disturbed(
+    eagerly: Callable[..., Any], imported: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    eagerly(lambda x: x + 1.0, without_elements(2, 8, device="cuda"), "a CUDA graph is being captured")
+    assert not imported
 
 
 def test_what_a_gpu_lacks_is_said_before_anything_is_compiled(
-    imported: list[Any], monkeypatch: pytest.MonkeyPatch
+    eagerly: Callable[..., Any], imported: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lacking() -> None:
         raise DeviceError("CUDA needs the package cuda-bindings")
 
     monkeypatch.setattr(cuda, "_bindings", lacking)
-    torch.compiler.reset()
-    said = "a graph runs eagerly: CUDA needs the package cuda-bindings"
-    with torch.no_grad(), FakeTensorMode(), pytest.warns(RuntimeWarning, match=said):
-        x = without_elements(2, 8, device="cuda")
-        y = torch.compile(lambda x: x + 1.0, backend=torch_compile.stormdrop)(x)
-    assert y.device == x.device and not imported
+    x = without_elements(2, 8, device="cuda")
+    assert eagerly(lambda x: x + 1.0, x, "CUDA needs the package cuda-bindings").device == x.device
+    assert not imported

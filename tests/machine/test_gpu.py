@@ -249,6 +249,16 @@ def test_a_gpu_that_is_too_old() -> None:
         parse_machine("cuda")
 
 
+@pytest.mark.parametrize("here", [["NVIDIA A100-SXM4-80GB", "NVIDIA H200", "Tesla P100-PCIE-16GB"]], indirect=True)
+@pytest.mark.usefixtures("here")
+def test_a_gpu_as_another_library_calls_it() -> None:
+    assert device.local_gpu("NVIDIA H200", "sm_90") is GPUS["h200"]
+    with pytest.raises(TargetError, match=r"the driver \(NVML\) reports no NVIDIA H100 \(sm_90\)"):
+        device.local_gpu("NVIDIA H100", "sm_90")
+    with pytest.raises(TargetError, match="nothing is known of sm_60"):
+        device.local_gpu("Tesla P100-PCIE-16GB", "sm_60")
+
+
 @pytest.mark.parametrize(
     ("name", "threads", "registers", "shared", "blocks"),
     [

@@ -7,6 +7,8 @@ simulated_fleet.py   a fleet of machines that wait as long as a candidate takes
 arm_board.py         an emulated ARM board
 rack.py              boards behind TVM's RPC tracker
 opencl_execution.py  OpenCL kernels on a CPU
+cuda_driver.py       the driver of NVIDIA's GPUs
+torch_on_cuda.py     tensors of torch in the memory of that driver's GPUs
 cuda_on_host.py      CUDA source on the cores of this machine
 emulated_tiles.py    the tile instructions of AMX as loops
 assembly.py          what LLVM makes of a scheduled function

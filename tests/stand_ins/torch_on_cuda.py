@@ -62,7 +62,9 @@ class TorchGpu:
         address = self.call("cuMemAlloc", max(size, 1))
         buffer = (ctypes.c_uint8 * max(size, 1)).from_address(address)
         weakref.finalize(buffer, self.call, "cuMemFree", address)
-        return torch.frombuffer(buffer, dtype=dtype, count=int(np.prod(shape))).reshape(shape).as_subclass(self._tensors)
+        return (
+            torch.frombuffer(buffer, dtype=dtype, count=int(np.prod(shape))).reshape(shape).as_subclass(self._tensors)
+        )
 
     def tensor(self, value: torch.Tensor) -> Any:
         """A copy of a tensor of this machine."""
@@ -136,6 +138,7 @@ def torch_gpus(driver: CudaDriver, patch: pytest.MonkeyPatch, count: int = 1) ->
 
     patch.setattr(torch.cuda, "device", within)
     patch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=current[-1].stream))
+    patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     found = SimpleNamespace(name=A100.name, major=8, minor=0)
     patch.setattr(torch.cuda, "get_device_properties", lambda device: found)
     patch.setattr(cuda, "_bindings", lambda: driver)

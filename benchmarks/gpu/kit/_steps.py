@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -65,6 +66,7 @@ _MODELS = {"squeezenet": "squeezenet1_1", "resnet18": "resnet18"}
 """The names of the models here and in torchvision."""
 
 _ROUNDS = 15
+_CALLS = 100  # that are timed one after the other
 
 
 class Skipped(Exception):
@@ -410,6 +412,48 @@ def _by_torch(kit: Kit, name: str) -> dict[str, Any]:
     return {"times": {name: statistics.median(some) / table_1.IN_GRAPH for name, some in rounds.items()}}
 
 
+def torch_compile(kit: Kit) -> None:
+    """A network of torch by `torch.compile(backend="stormdrop")`, compared with eager torch, and timed beside it."""
+    kit.item("a network that writes to an input", partial(_torch_compiled, "cpu" if kit.host else "cuda"))
+
+
+def _torch_compiled(device: str) -> dict[str, Any]:
+    try:
+        import torch
+    except ImportError as error:
+        raise Skipped(str(error)) from error
+    from stormdrop.integrations.torch_compile import stormdrop
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Skipped("torch finds no GPU")
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    layers = [torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.BatchNorm2d(32), torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
+    layers += [torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(512, 10)]
+    network = torch.nn.Sequential(*layers).eval().to(device)
+
+    def step(x: Any, total: Any) -> Any:
+        y = network(x)
+        total.add_(y)
+        return y
+
+    fast = torch.compile(step, backend=stormdrop, options={"cache": False, "fresh": True, "db": "sqlite://"})
+    x = torch.randn(2, 3, 56, 56).to(device)
+    totals = {"eager": torch.zeros(2, 10).to(device), "stormdrop": torch.zeros(2, 10).to(device)}
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # a graph that runs eagerly
+        expected, begin = step(x, totals["eager"]), time.perf_counter()
+        outputs = [fast(x, totals["stormdrop"]), totals["stormdrop"]]
+        arrays = [output.cpu().numpy() for output in outputs]
+        found: dict[str, Any] = {"first_call": time.perf_counter() - begin}
+        _check("its outputs", arrays, [each.cpu().numpy() for each in (expected, totals["eager"])])
+        if device == "cpu":
+            return {**found, "times": "there is no GPU for them"}
+        calls = {name: partial(work, x, totals[name]) for name, work in (("eager", step), ("stormdrop", fast))}
+        rounds = {name: [event_seconds(torch, call, _CALLS) for _ in range(_ROUNDS)] for name, call in calls.items()}
+    return {**found, "times": {name: statistics.median(some) for name, some in rounds.items()}}
+
+
 def papers(kit: Kit) -> None:
     """Shapes of Table 1 of the AF-DS paper, each with short tunings."""
     if kit.host:
@@ -429,6 +473,7 @@ STEPS: dict[str, Callable[[Kit], None]] = {
     "sanitizer": sanitizer,
     "operators": tuned_operators,
     "models": models,
+    "torch_compile": torch_compile,
     "papers": papers,
 }
 """The steps, in their order."""

@@ -4,13 +4,14 @@
 
 It runs these steps in this order, each in a process of its own, and each bounded in time:
 
-    gpu        which GPU, its driver and clocks, and the versions of the software
-    limits     float32 FLOP/s and the rate of copying, measured, beside the data sheet's
-    sketches   schedules of every sketch of every operator: the default and two random ones, right or wrong
-    sanitizer  compute-sanitizer over a few kernels
-    operators  six operators tuned for 20 s each, beside torch's best forms
-    models     SqueezeNet and ResNet-18: compiled, tuned for 60 s, beside torch
-    papers     shapes of `benchmarks/gpu/run.py`, half a minute for each arm, as many as there is time for
+    gpu            which GPU, its driver and clocks, and the versions of the software
+    limits         float32 FLOP/s and the rate of copying, measured, beside the data sheet's
+    sketches       schedules of every sketch of every operator: the default and two random ones, right or wrong
+    sanitizer      compute-sanitizer over a few kernels
+    operators      six operators tuned for 20 s each, beside torch's best forms
+    models         SqueezeNet and ResNet-18: compiled, tuned for 60 s, beside torch
+    torch_compile  a network by torch.compile(backend="stormdrop"), compared with eager torch and timed beside it
+    papers         shapes of `benchmarks/gpu/run.py`, half a minute for each arm, as many as there is time for
 
 What a step finds is a JSON line as soon as it is known, and so is its end: `step`, `status` (ok, failed or skipped),
 `seconds` and `reason`. A step that fails does not stop the others. A second call goes on: it leaves out steps that have
@@ -45,7 +46,15 @@ from _steps import FULL, STEPS, Kit, Skipped
 from stormdrop.errors import one_line
 from stormdrop.machine.nvml import visible_gpus
 
-_PARTS = {"gpu": 15, "limits": 25, "sketches": 80, "sanitizer": 60, "operators": 150, "models": 150}
+_PARTS = {
+    "gpu": 15,
+    "limits": 25,
+    "sketches": 80,
+    "sanitizer": 60,
+    "operators": 150,
+    "models": 150,
+    "torch_compile": 40,
+}
 """The most seconds of a step, of nine minutes. The last step takes what is left."""
 
 _LEAST = 5.0  # seconds that a step is begun with

@@ -2,6 +2,7 @@
 
 torch_compile.py                   `torch.compile(model, backend=stormdrop)`
 closed_graph.py                    a graph of torch as a module whose weights are constants, without writes in place
+graph_device.py                    the machine on which a graph of torch has its tensors; the graph as one for the CPU
 graph_key.py                       what a compiled graph of torch is found by in later processes
 compile_progress.py                what a compilation that a call waits for says on standard error
 tvm_pipeline.py                    `tvm.compile(..., relax_pipeline=stormdrop)`

@@ -1,7 +1,7 @@
 """The device of a graph of Dynamo, as a machine, and the graph as one for the CPU, where it is imported and verified.
 
-    graph(x on cuda:0): x + torch.zeros(3, device="cuda:0")   ->   cuda:0   ->   the target cuda/h100
-                                                              ->   graph(x): x + torch.zeros(3, device="cpu")
+graph(x on cuda:0): x + torch.zeros(3, device="cuda:0")   ->   cuda:0, the target cuda/h100
+                                                          ->   graph(x): x + torch.zeros(3, device="cpu")
 """
 
 from __future__ import annotations
@@ -123,4 +123,5 @@ def _is_scalar_on_cpu(tensor: torch.Tensor) -> bool:
 
 def _enters_autocast(graph: torch.fx.GraphModule) -> bool:
     graphs = (module.graph for module in graph.modules() if isinstance(module, torch.fx.GraphModule))
-    return any(node.target is torch.amp.autocast_mode._enter_autocast for each in graphs for node in each.nodes)
+    targets = [node.target for each in graphs for node in each.nodes]
+    return torch.amp.autocast_mode._enter_autocast in targets

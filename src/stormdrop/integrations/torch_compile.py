@@ -166,6 +166,9 @@ class _Graph:
         if isinstance(self._device, ModelError):
             self._say(str(self._device))
             return self._graph(*arguments)
+        if self._device != CPU and torch.cuda.is_current_stream_capturing():  # which what a model does would end
+            self._say("a CUDA graph is being captured")
+            return self._graph(*arguments)
         key = tuple(
             _size_of(argument) for argument, constant in zip(arguments, self._constant, strict=True) if not constant
         )
@@ -226,9 +229,7 @@ class _Graph:
             return
         try:
             assert isinstance(self._device, torch.device)
-            self._compiled[key] = _Compiled(
-                self._graph, arguments, self._constant, roles, self._settings, self._device
-            )
+            self._compiled[key] = _Compiled(self._graph, arguments, self._constant, roles, self._settings, self._device)
         except StormdropError as error:
             self._say(str(error))
             self._compiled[key] = None

@@ -137,9 +137,7 @@ class DeviceExecution:
         outputs = [self._made.get(index, staged) for index, staged in enumerate(self._outputs)]
         return [(output if rows is None else output[:rows]).copy() for output in outputs]
 
-    def run_on_device(
-        self, arrays: Sequence[Any], stream: Any = None, into: Sequence[Any] | None = None
-    ) -> list[Any]:
+    def run_on_device(self, arrays: Sequence[Any], stream: Any = None, into: Sequence[Any] | None = None) -> list[Any]:
         """Executes the program on arrays in the memory of the device, without waiting for it.
 
         The inputs are copied to the memory of the program, and the outputs from it, by work in the caller's stream.
