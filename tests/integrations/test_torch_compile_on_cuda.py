@@ -208,20 +208,6 @@ def test_other_devices_run_eagerly_with_one_warning(devices: tuple[str, str], me
 
 
 @pytest.fixture
-def eagerly() -> Iterator[Callable[..., Any]]:
-    """Calls a compiled function with tensors without elements: it has to run eagerly, and to say why."""
-    torch.compiler.reset()
-
-    def call(function: Callable[..., Any], x: Any, said: str) -> Any:
-        fast = torch.compile(function, backend=torch_compile.stormdrop)
-        with pytest.warns(RuntimeWarning, match=f"stormdrop: a graph runs eagerly: {said}"):
-            return fast(x)
-
-    with torch.no_grad(), FakeTensorMode():
-        yield call
-
-
-@pytest.fixture
 def eagerly(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """Calls a compiled function with a tensor without elements: it has to run eagerly, and to say why."""
 
