@@ -118,7 +118,7 @@ def _returned(graph: torch.fx.GraphModule) -> list[torch.device]:
 
 
 def _is_scalar_on_cpu(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.dim() == 0
+    return bool(tensor.device.type == "cpu" and tensor.dim() == 0)
 
 
 def _enters_autocast(graph: torch.fx.GraphModule) -> bool:
