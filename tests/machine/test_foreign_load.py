@@ -6,12 +6,20 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from stormdrop.machine.sharing import foreign_load as module
-from stormdrop.machine.sharing.foreign_load import Counters, LoadThresholds, LoadWatch, disturbed, read_counters
+from stormdrop.machine.sharing.foreign_load import (
+    Counters,
+    LoadThresholds,
+    LoadWatch,
+    disturbed,
+    read_counters,
+    spent_since,
+)
 from stormdrop.machine.threads import usable_cores
 
 LIMITS = LoadThresholds()
@@ -99,6 +107,17 @@ def test_counters_notice_a_busy_loop_on_our_core() -> None:
         os.sched_setaffinity(0, before_all)
         spinner.kill()
         spinner.wait()
+
+
+@pytest.mark.parametrize(("device", "slowed"), [("cuda", True), ("opencl", False), ("", False)])
+def test_clocks_that_were_held_back_disturb_what_ran_on_the_gpu(
+    device: str, slowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = SimpleNamespace(visible_gpus=lambda: [SimpleNamespace(number=3)], is_slowed=lambda number: number == 3)
+    monkeypatch.setattr(module, "nvml", nvml)
+    run = spent_since(read_counters(), device)
+    assert run.slowed is slowed and run.wall < 60
+    assert disturbed(Counters(run.wall, slowed=run.slowed), LIMITS) is slowed
 
 
 def test_differences_of_what_is_unknown_are_unknown() -> None:

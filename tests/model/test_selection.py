@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tvm.script import tirx as T
 
+from stormdrop.machine.sharing.foreign_load import Counters
 from stormdrop.model.building.builder import busy_cores
 from stormdrop.model.building.tuned_task import TunedTask
 from stormdrop.model.profile import KernelTime, Profile
@@ -45,7 +46,7 @@ def test_each_combination_has_the_next_finalists_that_are_near() -> None:
 
 
 class Model:
-    metadata = SimpleNamespace(target={"cores": 2})
+    metadata, device = SimpleNamespace(target={"cores": 2}), ""
 
     def __init__(self, combination: Any) -> None:
         self.combination, self.symbols = combination, {"first": 0, "second": 1}
@@ -100,6 +101,20 @@ def test_a_winner_that_has_not_raced_stands_only_if_it_is_faster_inside(
     final, model = fastest_combination(combinations, models, Model, [{}], 15, Doubts([0, 1]))  # type: ignore[arg-type]
     assert final == of(stands)
     assert model.combination == final  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("slowed", "comparisons"), [([False], 1), ([True, False], 2), ([True, True], 2)])
+def test_what_was_timed_by_a_slow_clock_is_timed_once_more(
+    monkeypatch: pytest.MonkeyPatch, slowed: list[bool], comparisons: int
+) -> None:
+    timed(monkeypatch, {0: 1.0, 1: 1.5})
+    measured, profiles = [], selection.profiles
+    monkeypatch.setattr(selection, "profiles", lambda *given: measured.append(given) or profiles(*given))
+    states = iter(slowed)
+    monkeypatch.setattr(selection, "spent_since", lambda *_: Counters(1.0, slowed=next(states)))
+    models: Any = [Model(of(0)), Model(of(1))]
+    final, _ = fastest_combination([of(0), of(1)], models, Model, [{}], 15)  # type: ignore[arg-type]
+    assert final == of(0) and len(measured) == comparisons and next(states, None) is None
 
 
 def test_winners_without_an_undisturbed_race_are_unproven() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time as clock
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from even_model import Even, measure_with
@@ -14,6 +17,7 @@ from tiny_models import residual_model
 
 from stormdrop.errors import MeasureError, ModelError
 from stormdrop.machine.cpu import Cpu
+from stormdrop.machine.sharing.foreign_load import Counters
 from stormdrop.measure.timing import FEWEST_ROUNDS
 from stormdrop.model import tune_model
 from stormdrop.model.artifact.artifact import CompiledModel
@@ -143,6 +147,26 @@ def test_the_last_timing_ends_with_the_time_or_ctrl_c(
     executions.clear()
     latency.latencies(calls, 2, TuningRun(clock.perf_counter(), None, None))
     assert len(executions) > 1 + rounds
+
+
+@pytest.mark.parametrize(("slow_rounds", "disturbed"), [(0, False), (5, False), (1000, True)])
+def test_a_round_by_a_slow_clock_of_the_gpu_is_taken_again(
+    slow_rounds: int, disturbed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[str] = []
+
+    def spent(_: Counters, device: str) -> Counters:
+        rounds.append(device)
+        return Counters(1e-2, slowed=len(rounds) <= slow_rounds)
+
+    seconds = (1e-2 if len(rounds) >= slow_rounds else 3e-2 for _ in itertools.count())
+    monkeypatch.setattr(latency, "spent_since", spent)
+    monkeypatch.setattr(latency, "execution_seconds", lambda *_: next(seconds))
+    monkeypatch.setattr(latency, "_SHORT_SECONDS", 0.0)
+    model: Any = SimpleNamespace(device="cuda")
+    (found,), _, marked = latency.latencies([(model, {})], 2, TuningRun(0.0, None, None))
+    assert marked is disturbed and set(rounds) == {"cuda"}
+    assert found.high == (3e-2 if disturbed else 1e-2)
 
 
 def test_a_latency_beside_foreign_load_is_marked(residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,12 @@ import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ..errors import MeasureError, one_line
-from ..machine import nvml
-from ..machine.contract import CUDA
 from ..machine.process.child_process import ChildProcess
-from ..machine.sharing.foreign_load import Counters, LoadThresholds, LoadWatch, read_counters
+from ..machine.sharing.foreign_load import LoadThresholds, LoadWatch, read_counters, spent_since
 from ..measure.timing import Call, Timer, TimingPlan, sample, time_calls
 from .closed_loop import MOST_CALLS, LoopTimes, closed_loop
 from .contender import Contender, ContenderSpec, TimedByDevice, Unavailable, forms_of
@@ -191,7 +188,7 @@ def serve(connection: Connection, spec: ContenderSpec, threads: int) -> None:
                 timing, whole_calls = plan
                 before = read_counters()
                 samples = sample(contender.run, timing, timer=time_calls if whole_calls else _timer(contender))
-                answer("times", (samples, watch.suspect(_since(before, spec.device))))
+                answer("times", (samples, watch.suspect(spent_since(before, spec.device))))
             elif kind == "forms":
                 forms = {}
                 forms = forms_of(contender, plan)
@@ -200,7 +197,7 @@ def serve(connection: Connection, spec: ContenderSpec, threads: int) -> None:
                 form, seconds = plan
                 before = read_counters()
                 times = closed_loop(forms[form], seconds, callers)
-                answer("served", (times, watch.suspect(_since(before, spec.device))))
+                answer("served", (times, watch.suspect(spent_since(before, spec.device))))
             else:
                 answer("outputs", contender.outputs())
         except Unavailable as error:
@@ -212,13 +209,6 @@ def serve(connection: Connection, spec: ContenderSpec, threads: int) -> None:
 def _timer(contender: Contender) -> Timer:
     """What times executions of a contender."""
     return (lambda _, number: contender.seconds(number)) if isinstance(contender, TimedByDevice) else time_calls
-
-
-def _since(before: Counters, device: str) -> Counters:
-    """What has happened since the counters were read. Heat or a fault may hold the clocks of a GPU back."""
-    spent = read_counters() - before
-    gpus = nvml.visible_gpus() if device == CUDA else ()
-    return replace(spent, slowed=nvml.is_slowed(gpus[0].number)) if gpus else spent
 
 
 def _maker(name: str) -> Callable[..., Contender]:

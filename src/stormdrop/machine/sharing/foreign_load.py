@@ -22,10 +22,13 @@ import os
 import resource
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
+
+from .. import nvml
+from ..contract import CUDA
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,19 @@ def read_counters() -> Counters:
         busy=busy,
         stolen=stolen if times and hasattr(times[0], "steal") else None,
     )
+
+
+def spent_since(before: Counters, device: str = "") -> Counters:
+    """What has happened since the counters were read, for `LoadWatch.suspect`.
+
+    Args:
+        before: The readings of `read_counters` before a run.
+        device: What has executed the run, as `Machine.device` and `CompiledModel.device` name it. Of an NVIDIA GPU it
+            is also read whether heat or a fault holds the clocks back, of the first one that this process may use.
+    """
+    spent = read_counters() - before
+    gpus = nvml.visible_gpus() if device == CUDA else ()
+    return replace(spent, slowed=nvml.is_slowed(gpus[0].number)) if gpus else spent
 
 
 def disturbed(run: Counters, limits: LoadThresholds) -> bool:

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 
 from ...errors import LockTimeout, ModelError
 from ...machine.cpu import Cpu
-from ...machine.sharing.foreign_load import LoadWatch, read_counters
+from ...machine.sharing.foreign_load import LoadWatch, read_counters, spent_since
 from ...machine.sharing.lock import MachineLock
 from ...measure.timing import FEWEST_ROUNDS, MOST_ROUNDS, rounds_within
 from ...statistics import Interval, median_interval, ratio_interval
@@ -132,7 +132,7 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
     Returns:
         Seconds per call; the time of the first call of the second half over that of the first call, turn by turn (the
         model with default schedules over the tuned one, at the first size), None if there is one call; and whether
-        foreign load disturbed it.
+        something disturbed it: foreign load, or clocks of a GPU that were held back.
     """
     if isinstance(calls[0][0], BoardModel):
         return *_summary(_rounds_on_board(calls, run), len(calls)), False  # nobody else has the board meanwhile
@@ -151,7 +151,7 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
                 before = read_counters()
                 # The first execution brings back what the other model's weights have driven from the caches.
                 every.append([execution_seconds(model, feeds) for model, feeds in calls])
-                if not watch.suspect(read_counters() - before):
+                if not watch.suspect(spent_since(before, calls[0][0].device)):
                     quiet.append(every[-1])
         while len(every) < min(wanted, rounds_within(turns, _LEAST_SECONDS)):  # another process keeps the machine
             every.append([execution_seconds(model, feeds) for model, feeds in calls])
