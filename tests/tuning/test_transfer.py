@@ -11,10 +11,11 @@ import pytest
 from replayed_tuning import RECORDED, SIMILAR_WORKLOAD, TARGET, WORKLOAD, Counting, tune_replayed, tune_similar_kernel
 
 from stormdrop.machine.cpu import Cpu
+from stormdrop.machine.gpu import GPUS
 from stormdrop.measure.replay import ReplayMeasurer
-from stormdrop.records import Store, export_file, import_file, open_store
+from stormdrop.records import Outcome, Problem, Record, Setting, Store, export_file, import_file, open_store
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.trial import Candidate
+from stormdrop.trial import Candidate, Measurement, Status
 from stormdrop.tuning.result import TuneResult
 from stormdrop.tuning.transfer import STARTS, speeds, transfer
 from stormdrop.tuning.tune import tune
@@ -142,3 +143,23 @@ def test_failures_and_what_the_spaces_lack(store: Store) -> None:
     assert [speed for speed in changed.values() if speed == 0.0] == [0.0]
     problem = store.session(summary.id).problem
     assert transfer(problem, SPACES, store, seed=0) is None, "its own records are no transfer"
+
+
+def test_records_of_the_most_similar_gpus_are_read_first(store: Store) -> None:
+    """Eight sessions are read at most: those of the same architecture, though others are newer."""
+    gpu = GPUS["rtx3090"]
+    ((_, space), *_), rng = sketches_for(WORKLOAD, gpu), np.random.default_rng(0)
+    key, text, name = WORKLOAD.key, WORKLOAD.text, WORKLOAD.name
+    near, far = ("cuda sm_86", "NVIDIA RTX A6000"), ("cuda sm_75", "Tesla T4")
+    for machine in (near, *[far] * 8):
+        session = store.open(Problem(key, text, name, *machine), Setting("random", 0, {space.name: ""}))
+        records = [
+            Record(space.name, space.config(space.sample(rng)), Measurement(Status.OK, (float(rng.uniform(1, 2)),)))
+            for _ in range(16)
+        ]
+        store.append(session, 0, records)
+        best = min(records, key=lambda record: record.measurement.seconds)
+        store.finish(session, Outcome(best.sketch, best.config, 1.0, (1.0, 1.0)))
+    told = transfer(Problem(key, text, name, gpu.kind, "NVIDIA GeForce RTX 3090"), {space.name: space}, store, 0)
+    assert told is not None
+    assert list(told.sources) == [near[1], far[1]] and told.sessions == 8

@@ -6,6 +6,7 @@ gpu.py, nvml.py          an NVIDIA GPU, and what its driver reports
 opencl.py                a device that OpenCL drives
 known_cpus.py            CPUs to compile for on any machine
 known_gpus.py            NVIDIA's GPUs to compile for on any machine, and their families
+similar_gpus.py          how much alike two of them are
 detect.py, cpu_flags.py  what this machine's CPU is, and what it can do
 fewer_units.py           this machine as a CPU with fewer units, if an environment variable says so
 units.py                 the arithmetic units of CPUs, such as those for dot products of bytes

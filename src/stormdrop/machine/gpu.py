@@ -159,7 +159,7 @@ class Gpu:
             arch: Its architecture.
             multiprocessors: How many multiprocessors it has.
         """
-        named = self.name.startswith(ARCH) or self.name in _short_names(marketing)
+        named = self.name.startswith(ARCH) or self.name in short_names(marketing)
         return named and (arch, multiprocessors) == (self.arch, self.multiprocessors)
 
     def with_runner(self, address: str) -> Gpu:
@@ -345,7 +345,7 @@ def identify(info: GpuInfo) -> Gpu | None:
     """
     if info.arch not in FAMILIES:
         return None
-    names, multiprocessors = _short_names(info.name), _multiprocessors(info)
+    names, multiprocessors = short_names(info.name), _multiprocessors(info)
     for gpu in filter(None, map(GPUS.get, names)):
         if gpu.multiprocessors == multiprocessors:
             return gpu
@@ -434,7 +434,7 @@ def _architectures(nvcc: str) -> list[str]:
     return subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=False).stdout.split()
 
 
-def _short_names(marketing: str) -> list[str]:
+def short_names(marketing: str) -> list[str]:
     """The two names that a GPU may have in `GPUS`: "rtx" and "rtx4090" for "NVIDIA GeForce RTX 4090"."""
     words = marketing.lower().replace("-", " ").split()
     words = [word for word in words if word not in {"nvidia", "geforce", "tesla"}]

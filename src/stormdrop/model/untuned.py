@@ -23,7 +23,6 @@ from .building.builder import ModelBuilder, provenance_of, source_of
 from .building.kernel_library import KernelLibrary
 from .building.repair import verified_or_repaired
 from .building.saving import Verifier, check_native
-from .building.stand_in import is_missing
 from .importer.any_model import Model, import_model
 from .inputs.combinations import GivenShapes
 from .inputs.given import Data
@@ -58,13 +57,14 @@ def compile_model(
     """Compiles a model in seconds: nothing is measured.
 
     A kernel that was tuned on this machine before has the schedule that its tuning found, whichever model it was tuned
-    for. All others have their default schedules. The model is verified as `tune_model` verifies it.
+    for. On an NVIDIA GPU, what a tuning on another one has found is next, that of the most similar GPU first. All
+    others have their default schedules. The model is verified as `tune_model` verifies it.
 
     Args:
         model: As in `tune_model`: an ONNX file or model, a module or an exported program of torch, or a Relax module.
         example_inputs: As in `tune_model`: the inputs of a torch module.
         target: The machine to compile for; this machine's CPU by default, or a GPU (`stormdrop.parse_machine`), which
-            need not be here: the kernels are then verified by what stands in for it, and have default schedules.
+            need not be here: the kernels are then verified by what stands in for it.
         seed: Seeds the inputs that the model is verified on.
         store: Where the records are; the user's own database by default.
         fresh: Take no schedule from the records: every kernel has its default schedule.
@@ -145,7 +145,7 @@ def compile_model_with(
         graph, references = chosen_precision.graph, chosen_precision.references
         of_kernels = chosen_precision.of_kernels()
     with run.phase("schedule"):
-        if options.fresh or is_missing(machine):
+        if options.fresh:
             tuned = recorded_tasks(graph, machine, of_kernels, None)
         else:
             with open_store(None) if store is None else nullcontext(store) as opened, buffered(opened) as records:

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import SpaceError, StoreError
+from ..machine.contract import CUDA
+from ..machine.similar_gpus import recorded_gpu, unlikeness
 from ..records import Filter, Problem, State, Store, StoredTrial, Summary
 from ..space import Space
 from ..surrogate import knob_encodings
@@ -65,8 +67,9 @@ def transfer(
 ) -> Transfer | None:
     """Where a search should begin, as records of elsewhere say.
 
-    Used are the finished sessions of this function on other machines, and those of other shapes of this operator on
-    this machine. A recorded configuration counts if these spaces have it.
+    Used are the finished sessions of this function on other machines, for an NVIDIA GPU those of the most similar GPUs
+    first, and those of other shapes of this operator on this machine. A recorded configuration counts if these spaces
+    have it.
 
     Args:
         problem: What is tuned.
@@ -161,6 +164,9 @@ def _related(problem: Problem, store: Store) -> list[Summary]:
     same = store.sessions(Filter(workload_key=problem.workload_key, state=finished))
     here = store.sessions(Filter(target=problem.target, machine=problem.machine, state=finished))
     elsewhere = [each for each in same if (each.target, each.machine) != (problem.target, problem.machine)]
+    if problem.target.startswith(CUDA):
+        gpu = recorded_gpu(problem.target, problem.machine)
+        elsewhere.sort(key=lambda each: unlikeness(problem.target, gpu, each.target, each.machine))
     operator = _operator(problem.workload_name)
     shapes = [
         each for each in here if each.workload_key != problem.workload_key and _operator(each.workload_name) == operator

@@ -43,9 +43,9 @@ PLAIN: Choice = ("plain", {})
 class ModelBuilder:
     """Builds the model with a schedule for each task.
 
-    `winners` are what the tuning of each task found, else its default schedule. `defaults` are the default schedules;
-    for a task whose default was tried and does not work, what its tuning found. With a `board`, the models run there. A
-    `library` has the kernels that other builders have compiled.
+    `winners` are what the tuning of each task found, else what it has borrowed, else its default schedule. `defaults`
+    are the default schedules; for a task whose default was tried and does not work, what its tuning found. With a
+    `board`, the models run there. A `library` has the kernels that other builders have compiled.
     """
 
     def __init__(
@@ -189,7 +189,8 @@ class TaskSchedules:
         space = kernel.sketches[0][1]
         default: Choice = (space.name, space.config(space.origin))
         result = task.result
-        winner = default if result is None or result.best is None else (result.best.sketch, result.best.config)
+        untuned = default if task.borrowed is None else task.borrowed.choice
+        winner = untuned if result is None or result.best is None else (result.best.sketch, result.best.config)
         if result is not None and result.best is not None and result.default_failed:
             default = winner
         schedules = cls(task, kernel, winner, default)

@@ -15,6 +15,19 @@ Choice = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
+class Borrowed:
+    """A schedule that a tuning on another GPU has found.
+
+    Attributes:
+        choice: The schedule.
+        machine: The GPU, as the records name it.
+    """
+
+    choice: Choice
+    machine: str
+
+
+@dataclass(frozen=True)
 class TunedTask:
     """A task and what its tuning brought.
 
@@ -29,6 +42,7 @@ class TunedTask:
         untuned: Seconds that its calls took in the model with default schedules, before the tuning; None if that was
             not measured.
         default_inside: Whether its default schedule has taken the place of the fastest one inside the model.
+        borrowed: The schedule that it has in place of the default, if it has no result.
     """
 
     task: Task
@@ -37,6 +51,7 @@ class TunedTask:
     reason: str | None = None
     untuned: float | None = None
     default_inside: bool = False
+    borrowed: Borrowed | None = None
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ imported.py                 its first step: the model, imported and verified
 baseline.py                 what the model takes before its tuning
 budget.py                   what a tuning may take
 scheduler.py, gain.py       the budget, shared out to the tasks
+other_gpus.py               what tunings on other GPUs have found for a model that is not tuned
 task_state.py               where each task stands meanwhile
 choice.py, selection.py     which finalist is the fastest inside the model
 latency.py                  the last timing of the model

@@ -67,6 +67,7 @@ class CompileResult:
             **self._document(),
             "kernels": len(self.tasks),
             "recorded": [task.task.name for task in self.tasks if task.result is not None],
+            "borrowed": {task.task.name: task.borrowed.machine for task in self.tasks if task.borrowed is not None},
             "foreign": [
                 {"operators": dict(part.operators), "nodes": part.nodes, "reason": part.reason}
                 for part in self.model.metadata.foreign

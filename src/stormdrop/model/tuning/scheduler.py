@@ -28,10 +28,11 @@ import numpy as np
 from typing_extensions import Self
 
 from ... import events
-from ...errors import LockTimeout, MeasureError, UnsupportedFunction
+from ...errors import LockTimeout, MeasureError, TargetError, UnsupportedFunction
 from ...ir.workload import Workload
-from ...machine.contract import Machine
+from ...machine.contract import CUDA, Machine
 from ...machine.cpu import Cpu
+from ...machine.gpu import Gpu
 from ...machine.limits.memory_rates import cached_bytes
 from ...machine.limits.passing import passing_between
 from ...machine.limits.peak import known_peak
@@ -50,6 +51,7 @@ from ..building.tuned_task import TunedTasks
 from ..graph.graph import Graph
 from .budget import Budget, shares
 from .gain import TaskProgress, gains
+from .other_gpus import borrowed_schedules
 from .task_state import Answered, Plain, Running, ScheduledTask, Waiting, work_of
 from .tuning_run import MODEL
 
@@ -130,19 +132,36 @@ def recorded_tasks(graph: Graph, target: Machine, options: TuneOptions, store: S
         options: How the tasks would be tuned.
         store: The records. Any finished session answers, however short it was, and even if something else disturbed
             its last race; but not one without a race if something else used the machine. With None all tasks have their
-            default schedules.
+            default schedules. On an NVIDIA GPU, those that no session answers have what other GPUs have found, as far
+            as that fits.
     """
     tasks = tasks_of(graph, target, options)
+    answers = store is not None and _has_identity(target)
     for task in tasks:
         if task.kernel is not None:
-            answer = None if store is None else task.kernel.answered(store, 0, None, disturbed=True)
+            answer = task.kernel.answered(store, 0, None, disturbed=True) if store is not None and answers else None
             if answer is None:
                 task.state = Waiting(task.kernel, "default schedule")
             elif answer.suspect and answer.baseline is None and not answer.default_failed:
                 task.state = Waiting(task.kernel, "default schedule: what was measured beside other load did not race")
             else:
                 task.state = Answered(task.kernel, answer)
-    return TunedTasks([task.tuned() for task in tasks], False, [])
+    tuned = [task.tuned() for task in tasks]
+    if store is not None and isinstance(target, Gpu) and target.device == CUDA:
+        kernels = {at: each.kernel for at, each in enumerate(tuned) if each.kernel is not None and each.result is None}
+        for at, borrowed in borrowed_schedules(kernels, target, store).items():
+            reason = f"schedule of a tuning on {borrowed.machine}"
+            tuned[at] = dataclasses.replace(tuned[at], borrowed=borrowed, reason=reason)
+    return TunedTasks(tuned, False, [])
+
+
+def _has_identity(target: Machine) -> bool:
+    """Whether the records can know this machine. A GPU that is not here, or that TVM cannot use, has no identity."""
+    try:
+        target.machine  # noqa: B018  raises
+    except TargetError:
+        return False
+    return True
 
 
 def tasks_of(graph: Graph, target: Machine, options: TuneOptions, runner_asked: bool = False) -> list[ScheduledTask]:

@@ -31,7 +31,7 @@ from ...ir.workload import Workload
 from ...machine.gpu import Gpu
 from ...space import Knob, Ordinal, Space, Tile
 from ..contract import Variant
-from .features import analytic_features
+from .features import analytic_features, estimated_seconds
 from .limits import MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
 from .tiled_loops import fetch_together, tile_and_bind
 from .tiling import THREAD, ContractionAxes, Operand, Tilings
@@ -60,6 +60,13 @@ class GpuContraction:
         names = [name for name, _ in (*axes.spatial, *axes.reductions)]
         factors = {name: np.array([tuple(tile) for tile in knobs[name]], dtype=np.int64) for name in names}
         return analytic_features(Tilings(axes, factors), target)
+
+    def expected_seconds(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> float:
+        """What `estimated_seconds`, which picks the default, expects of a configuration."""
+        axes = find_fused_contraction(workload).axes
+        names = [name for name, _ in (*axes.spatial, *axes.reductions)]
+        tiling = Tilings(axes, {name: np.array([config[name]]) for name in names})
+        return float(estimated_seconds(tiling, target)[0])
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""

@@ -1,0 +1,115 @@
+"""Schedules that tunings on other GPUs have found, for kernels of a GPU on which they have not been tuned.
+
+records of the same function, those of the nearest GPU first
+-> within the space of this GPU -> not hopeless by the model of time -> compiled without spilling
+
+On recorded spaces of four NVIDIA GPUs the winner of another one beats the choice of the model of time nearly always,
+though the model expects the winner to take up to 2.3 times as long (docs/explanation/gpu.md, "Records of other GPUs").
+So a winner gives way to the default only if the model expects much more of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from ...codegen.cuda import cuda_source, resources_of
+from ...errors import MeasureError, SpaceError, StoreError
+from ...machine.contract import CUDA
+from ...machine.gpu import Gpu
+from ...machine.similar_gpus import unlikeness
+from ...records import Filter, State, Store, Summary
+from ...sketches.gpu.contraction import GpuContraction
+from ...tuning.kernel import KernelTask
+from ..building.tuned_task import Borrowed, Choice
+
+_TRUST = 3.0
+"""A winner is taken that the model of time expects to take at most this many times as long as the default."""
+
+_MOST = 3  # different schedules of a kernel that are tried
+
+
+def borrowed_schedules(kernels: Mapping[int, KernelTask], gpu: Gpu, store: Store) -> dict[int, Borrowed]:
+    """The schedules of other GPUs for kernels; none for one of which there are no records that fit.
+
+    Args:
+        kernels: The kernels, for `gpu`, by any number.
+        gpu: The GPU that they are for, an NVIDIA one. Records of this very GPU count, too.
+        store: The records.
+
+    Raises:
+        StoreError: The database fails.
+    """
+    left = {index: _offers(kernel, gpu, store) for index, kernel in kernels.items()}
+    found: dict[int, Borrowed] = {}
+    while left := {index: offers for index, offers in left.items() if offers and index not in found}:
+        works = _work([(kernels[index], offers[0].choice) for index, offers in left.items()], gpu)
+        found |= {index: offers[0] for (index, offers), good in zip(left.items(), works, strict=True) if good}
+        left = {index: offers[1:] for index, offers in left.items()}
+    return found
+
+
+def _offers(kernel: KernelTask, gpu: Gpu, store: Store) -> list[Borrowed]:
+    """What the records have for a kernel, that of the nearest GPU first, and of one GPU the newest."""
+
+    def distance(summary: Summary) -> tuple[bool, float]:
+        return unlikeness(gpu.kind, gpu, summary.target, summary.machine)
+
+    finished = store.sessions(Filter(workload_key=kernel.workload.key, state=State.FINISHED))
+    offers: list[Borrowed] = []
+    for summary in sorted((each for each in finished if each.target.startswith(CUDA)), key=distance):
+        with suppress(StoreError, SpaceError):  # it was deleted since; or the schedule exceeds the limits of this GPU
+            session = store.session(summary.id)
+            outcome = session.outcome
+            if session.problem.workload_text != kernel.workload.text or outcome is None or outcome.sketch is None:
+                continue
+            assert outcome.config is not None
+            space = next((space for _, space in kernel.sketches if space.name == outcome.sketch), None)
+            if space is None:
+                continue
+            choice = (space.name, space.config(space.point(outcome.config)))
+            is_new = all(choice != offer.choice for offer in offers)
+            if is_new and (distance(summary)[1] == 0 or _is_promising(kernel, gpu, choice)):
+                offers.append(Borrowed(choice, summary.machine))
+        if len(offers) == _MOST:
+            break
+    return offers
+
+
+def _is_promising(kernel: KernelTask, gpu: Gpu, choice: Choice) -> bool:
+    """Whether the model of time does not speak against a schedule. It knows tilings of contractions only."""
+    (sketch, space), (name, config) = kernel.sketches[0], choice
+    if not isinstance(sketch, GpuContraction) or name != sketch.name:
+        return True
+    default = sketch.expected_seconds(kernel.workload, gpu, space.config(space.origin))
+    return sketch.expected_seconds(kernel.workload, gpu, config) <= _TRUST * default
+
+
+def _work(schedules: Sequence[tuple[KernelTask, Choice]], gpu: Gpu) -> list[bool]:
+    """Whether each schedule compiles, and `ptxas` spills none of its registers. Without `nvcc` all are taken to."""
+    if shutil.which("nvcc") is None or gpu.lacks_compiler:
+        return [True] * len(schedules)
+    sources = [_source(kernel, choice, gpu) for kernel, choice in schedules]
+    spilling = iter(_spill([source for source in sources if source is not None], gpu))
+    return [source is not None and not next(spilling) for source in sources]
+
+
+def _source(kernel: KernelTask, choice: Choice, gpu: Gpu) -> str | None:
+    """The CUDA source of a schedule; None if TVM cannot make it."""
+    name, config = choice
+    sketch = next(sketch for sketch, space in kernel.sketches if space.name == name)
+    try:
+        return cuda_source(sketch.apply(kernel.workload, gpu, config).main, gpu)
+    except Exception:  # noqa: BLE001  whatever TVM raises: it is a schedule that this GPU cannot have
+        return None
+
+
+def _spill(sources: Sequence[str], gpu: Gpu) -> list[bool]:
+    """Whether a kernel of each source spills, or does not compile."""
+    try:
+        return [any(kernel.spilled for kernel in kernels) for kernels in resources_of(sources, gpu)]
+    except MeasureError:
+        if len(sources) == 1:
+            return [True]
+        return [spills for source in sources for spills in _spill([source], gpu)]
