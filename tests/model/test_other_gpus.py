@@ -52,9 +52,9 @@ def compiler(monkeypatch: pytest.MonkeyPatch, nvcc: str | None) -> None:
 def found_on(
     store: Store, gpu: tuple[str, str], config: Mapping[str, Any], kernel: KernelTask = KERNEL, sketch: str = ""
 ) -> None:
-    """Records that a tuning on a GPU has found this configuration."""
+    """Records that a tuning on a GPU has found this configuration, of a sketch; by default of the first one."""
     workload = kernel.workload
-    setting = Setting("storm", 0, {space.name: "" for _, space in kernel.sketches})
+    setting = Setting("storm", 0, {sketch: ""} if sketch else {space.name: "" for _, space in kernel.sketches})
     session = store.open(Problem(workload.key, workload.text, workload.name, *gpu), setting)
     store.finish(session, Outcome(sketch or kernel.sketches[0][1].name, config, 1e-4, (1e-4, 1e-4)))
 
@@ -100,6 +100,16 @@ def test_what_does_not_fit_is_left_out(store: Store) -> None:
     assert borrowed(store) is None
     found_on(store, A100, fits)
     assert borrowed(store) == Borrowed((SPACE.name, fits), A100[1])
+
+
+def test_a_gpu_without_tensor_cores_says_nothing_about_them(store: Store) -> None:
+    kernel = KernelTask.create(operators.matmul(256, 256, 256, dtype="float16"), TARGET, TuneOptions())
+    (_, on_tensor_cores), (_, plain) = kernel.sketches
+    config = plain.config(plain.origin)
+    found_on(store, ("cuda sm_61", "NVIDIA GeForce GTX 1080 Ti"), config, kernel, plain.name)
+    assert borrowed_schedules({0: kernel}, TARGET, store) == {}
+    found_on(store, A100, on_tensor_cores.config(on_tensor_cores.origin), kernel)
+    assert borrowed_schedules({0: kernel}, TARGET, store)[0].choice[0] == on_tensor_cores.name
 
 
 def test_what_the_model_of_time_expects_to_be_far_slower_is_taken_from_this_very_gpu_only(store: Store) -> None:

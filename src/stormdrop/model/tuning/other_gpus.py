@@ -19,7 +19,7 @@ from ...errors import MeasureError, SpaceError, StoreError
 from ...machine.contract import CUDA
 from ...machine.gpu import Gpu
 from ...machine.similar_gpus import unlikeness
-from ...records import Filter, State, Store, Summary
+from ...records import Filter, State, Store, StoredSession, Summary
 from ...sketches.gpu.contraction import GpuContraction
 from ...tuning.kernel import KernelTask
 from ..building.tuned_task import Borrowed, Choice
@@ -60,21 +60,33 @@ def _offers(kernel: KernelTask, gpu: Gpu, store: Store) -> list[Borrowed]:
     offers: list[Borrowed] = []
     for summary in sorted((each for each in finished if each.target.startswith(CUDA)), key=distance):
         with suppress(StoreError, SpaceError):  # it was deleted since; or the schedule exceeds the limits of this GPU
-            session = store.session(summary.id)
-            outcome = session.outcome
-            if session.problem.workload_text != kernel.workload.text or outcome is None or outcome.sketch is None:
+            choice = _winner(store.session(summary.id), kernel)
+            if choice is None:
                 continue
-            assert outcome.config is not None
-            space = next((space for _, space in kernel.sketches if space.name == outcome.sketch), None)
-            if space is None:
-                continue
-            choice = (space.name, space.config(space.point(outcome.config)))
             is_new = all(choice != offer.choice for offer in offers)
             if is_new and (distance(summary)[1] == 0 or _is_promising(kernel, gpu, choice)):
                 offers.append(Borrowed(choice, summary.machine))
         if len(offers) == _MOST:
             break
     return offers
+
+
+def _winner(session: StoredSession, kernel: KernelTask) -> Choice | None:
+    """What a session has found, as a schedule of a kernel; None if it is of no use for it.
+
+    A GPU without tensor cores has chosen from other sketches: its winner says nothing where the default uses them.
+
+    Raises:
+        SpaceError: The kernel's space has no such schedule.
+    """
+    outcome, spaces = session.outcome, {space.name: space for _, space in kernel.sketches}
+    had_default = kernel.sketches[0][1].name in session.setting.sketches
+    if session.problem.workload_text != kernel.workload.text or not had_default or outcome is None:
+        return None
+    if outcome.sketch not in spaces or outcome.config is None:
+        return None
+    space = spaces[outcome.sketch]
+    return space.name, space.config(space.point(outcome.config))
 
 
 def _is_promising(kernel: KernelTask, gpu: Gpu, choice: Choice) -> bool:
