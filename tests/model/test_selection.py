@@ -108,13 +108,13 @@ def test_what_was_timed_by_a_slow_clock_is_timed_once_more(
     monkeypatch: pytest.MonkeyPatch, slowed: list[bool], comparisons: int
 ) -> None:
     timed(monkeypatch, {0: 1.0, 1: 1.5})
-    measured, profiles = [], selection.profiles
-    monkeypatch.setattr(selection, "profiles", lambda *given: measured.append(given) or profiles(*given))
+    comparing, compare = [], selection._measured
+    monkeypatch.setattr(selection, "_measured", lambda *given: comparing.append(given) or compare(*given))
     states = iter(slowed)
     monkeypatch.setattr(selection, "spent_since", lambda *_: Counters(1.0, slowed=next(states)))
     models: Any = [Model(of(0)), Model(of(1))]
     final, _ = fastest_combination([of(0), of(1)], models, Model, [{}], 15)  # type: ignore[arg-type]
-    assert final == of(0) and len(measured) == comparisons and next(states, None) is None
+    assert final == of(0) and len(comparing) == comparisons and next(states, None) is None
 
 
 def test_winners_without_an_undisturbed_race_are_unproven() -> None:
