@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from command_line import SMALL, complaint, document, document_of_process, output_of
 
-from stormdrop.cli.commands import tuning
+from stormdrop.cli.commands import compiling, tuning
 from stormdrop.machine.opencl import opencl_devices
 
 pytestmark = pytest.mark.compiles
@@ -106,3 +106,27 @@ def test_a_model_for_a_gpu_that_is_not_here(artifact: Path, capfd: pytest.Captur
     target = "cuda/sm_75:multiprocessors=1:clock=1e9:bandwidth=1e9"
     said = complaint(capfd, "bench", artifact.with_name("small.onnx"), "--target", target)
     assert "there is no" in said and "stormdrop compile makes a model for it without measuring" in said
+
+
+def test_compile_says_how_many_kernels_have_what_other_gpus_have_found(capfd: pytest.CaptureFixture[str]) -> None:
+    rtx3090, t4 = "NVIDIA GeForce RTX 3090", "Tesla T4"
+    compiling._print(
+        {
+            "kernels": 6,
+            "recorded": ["a"],
+            "borrowed": {"b": rtx3090, "c": t4, "d": rtx3090},
+            "sizes": [],
+            "verified": {"max_error": 0.0, "against": "float64"},
+            "precision": None,
+            "replaced": [],
+            "fallbacks": [],
+            "foreign": [],
+            "seconds": 1.0,
+            "phases": {},
+            "artifact": "m.sd",
+            "digest": "0",
+        }
+    )
+    said = " ".join(capfd.readouterr().out.split())
+    counts = f"1 with schedules of earlier tunings, 2 with those of {rtx3090}, 1 with those of {t4}, 2 with default"
+    assert said.startswith(f"6 kernels: {counts} schedules verified")
