@@ -102,6 +102,16 @@ class Stage:
         """Every load in the value that a reduction starts from."""
         return [] if self.identity is None else loads_in(self.identity)
 
+    def over(self, axes: Sequence[Axis], values: Mapping[Any, Expr]) -> Stage:
+        """The stage over other axes.
+
+        Args:
+            axes: The axes.
+            values: The variables of the former axes in terms of those of the new ones.
+        """
+        indices = tuple(substitute(index, values) for index in self.indices)
+        return replace(self, axes=tuple(axes), indices=indices, value=substitute(self.value, values))
+
     def statement(self, around: Sequence[Expr] = (), kinds: Mapping[Any, Any] | None = None) -> Any:
         """The loop nest as TensorIR.
 

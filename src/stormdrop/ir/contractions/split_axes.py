@@ -16,7 +16,8 @@ from ..stages import Axis, Stage, variable
 def columns_of_group(load: Any, column: Axis) -> int | None:
     """The columns of one group: `n` if a load divides the column axis by `n` and by no other number, else None."""
     divisors = {int(node.b) for node in _divided([load], column) if isinstance(node, prim.FloorDiv)}
-    return divisors.pop() if len(divisors) == 1 else None
+    columns = divisors.pop() if len(divisors) == 1 else None
+    return columns if columns is not None and column.extent % columns == 0 else None
 
 
 def step_of(loads: Sequence[Any], axis: Axis) -> int | None:

@@ -2,6 +2,8 @@
 
 It is Listing 1 of the AF-DS paper. `tiling` draws the tiles and counts the resources that they use. Around the tiles:
 
+- An axis that operands divide is two axes: the channels of a grouped convolution are groups and columns of a group. So
+  tiles lie within a group, whose data and weights are staged as those of a convolution of one group.
 - All threads of a block fetch together what is staged in shared memory. Neighbouring threads fetch neighbouring
   vectors. Padding and other producers are computed while fetching.
 - Bias, residual and activation are computed when a thread's outputs leave its registers.
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,10 +25,11 @@ from numpy.typing import NDArray
 from tvm.s_tir import Schedule
 
 from ...errors import UnsupportedFunction
-from ...ir.contractions.contraction import multiplied_loads
-from ...ir.expressions import coefficients
+from ...ir.contractions.contraction import fused_epilogue, multiplied_loads
+from ...ir.contractions.split_axes import columns_of_group, split_axis, step_of
+from ...ir.expressions import coefficients, rewrite_loads
 from ...ir.kept import kept
-from ...ir.stages import Stage, StageGraph, shape_of
+from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.gpu import Gpu
 from ...space import Knob, Ordinal, Space, Tile
@@ -137,7 +140,48 @@ def find_fused_contraction(workload: Workload) -> FusedContraction:
     epilogue = after[0] if after else None
     if epilogue is not None and [axis.extent for axis in epilogue.axes] != [axis.extent for axis in stage.spatial]:
         raise UnsupportedFunction("the result is laid out anew")
+    divided = _divided_axes(stage)
+    if divided:
+        graph, stage, epilogue = _split(graph, stage, divided)
     return FusedContraction(graph, stage, graph.stages[:position], epilogue, _named_axes(stage))
+
+
+def _divided_axes(stage: Stage) -> dict[Axis, int]:
+    """The spatial axes of a contraction that its operands divide, such as the channels of groups, and by what."""
+    loads = stage.loads()
+    sizes = {
+        axis: {step_of(loads, axis), *(columns_of_group(load, axis) for load in loads)} - {None}
+        for axis in stage.spatial
+    }
+    return {axis: found.pop() for axis, found in sizes.items() if len(found) == 1}
+
+
+def _split(graph: StageGraph, stage: Stage, sizes: Mapping[Axis, int]) -> tuple[StageGraph, Stage, Stage]:
+    """The function with two axes in place of some of a contraction's, the contraction, and the stage after it.
+
+    Before:     y[c] += x[c // 8 * 4 + k] * w[c, k]
+    After:      t[g, c] += x[g * 4 + k] * w[g * 8 + c, k];  y[g * 8 + c] = t[g, c]
+
+    Args:
+        graph: The function. The contraction is its last stage, or the last but one.
+        stage: The contraction.
+        sizes: The extents of the second axes, by the axes that are split.
+    """
+    epilogue, fused = fused_epilogue(graph, stage)
+    position = graph.stages.index(stage)
+    if len(fused) != len(graph.stages[position:]):
+        raise UnsupportedFunction("what follows does not take the results one by one")
+    whole = stage.buffer
+    for axis, size in sizes.items():
+        stage, epilogue, _ = split_axis(stage, epilogue, axis, size)
+    sums = intermediate("sums", [axis.extent for axis in stage.spatial], str(whole.dtype))
+    element = tuple(axis.var for axis in stage.spatial)
+    stage = replace(stage, buffer=sums, indices=element)
+    stored = rewrite_loads(epilogue.value, lambda load: sums[element] if load.source.same_as(whole) else None)
+    axes = [Axis(variable(axis.name), axis.extent) for axis in stage.spatial]
+    values = dict(zip(element, (axis.var for axis in axes), strict=True))
+    epilogue = replace(epilogue, value=stored).over(axes, values)
+    return StageGraph(graph.parameters, (*graph.stages[:position], stage, epilogue)), stage, epilogue
 
 
 def _named_axes(stage: Stage) -> ContractionAxes:
