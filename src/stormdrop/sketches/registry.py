@@ -23,6 +23,7 @@ from .fingerprint import space_of
 from .gpu.contraction import GpuContraction
 from .gpu.streaming import GpuStreaming
 from .gpu.tensor_core import GpuTensorCore
+from .gpu.transpose import GpuTranspose
 
 MAX_ERROR = 1e-4
 """How far a schedule may differ from the reference by default: max|difference| / max|reference|."""
@@ -97,7 +98,7 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Cpu], ...]:
 
 def gpu_sketches() -> tuple[Sketch[Gpu], ...]:
     """The builtin sketches for GPUs, and after them those of plug-ins. Raises `PluginError` as `cpu_sketches` does."""
-    return (GpuTensorCore(), GpuContraction(), GpuStreaming(), *_of_plugins("gpu_sketches"))
+    return (GpuTensorCore(), GpuContraction(), GpuTranspose(), GpuStreaming(), *_of_plugins("gpu_sketches"))
 
 
 def _of_plugins(group: str) -> list[Any]:

@@ -13,6 +13,11 @@ from ..expressions import Expr, transform, walk
 from ..stages import Axis, Stage, variable
 
 
+def divisors_of(loads: Sequence[Any], axis: Axis) -> set[int]:
+    """The numbers by which loads divide an axis, or take remainders of it."""
+    return {int(node.b) for node in _divided(loads, axis)}
+
+
 def columns_of_group(load: Any, column: Axis) -> int | None:
     """The columns of one group: `n` if a load divides the column axis by `n` and by no other number, else None."""
     divisors = {int(node.b) for node in _divided([load], column) if isinstance(node, prim.FloorDiv)}
@@ -22,9 +27,8 @@ def columns_of_group(load: Any, column: Axis) -> int | None:
 
 def step_of(loads: Sequence[Any], axis: Axis) -> int | None:
     """The step `n` of an axis if loads take remainders by `n` of it, and divide it by no other number; else None."""
-    divided = _divided(loads, axis)
-    steps = {int(node.b) for node in divided}
-    if len(steps) != 1 or not any(isinstance(node, prim.FloorMod) for node in divided):
+    steps = divisors_of(loads, axis)
+    if len(steps) != 1 or not any(isinstance(node, prim.FloorMod) for node in _divided(loads, axis)):
         return None
     step = steps.pop()
     return step if axis.extent % step == 0 else None
