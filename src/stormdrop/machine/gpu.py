@@ -37,6 +37,8 @@ BANKS = 32
 """Banks of shared memory."""
 WORD = 4
 """Bytes: the width of a bank."""
+SECTOR = 32
+"""Bytes of global memory that are moved at once."""
 REGISTERS_PER_THREAD = 255
 """The most registers that a thread can have."""
 

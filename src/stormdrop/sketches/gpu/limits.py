@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...machine.gpu import REGISTERS_PER_THREAD, WARP, Gpu
+from ...machine.gpu import REGISTERS_PER_THREAD, SECTOR, WARP, Gpu
 from ...space import Constraint
 from ...space.tile import largest_divisor
 from .features import estimated_seconds
@@ -106,13 +106,17 @@ def default_tiling(axes: ContractionAxes, device: Gpu) -> dict[str, tuple[int, .
         prime.
     """
     *others, last = [name for name, extent in axes.spatial if extent > 1] or [axes.spatial[-1][0]]
+    # Threads of a block go along the last axes first. An axis that both operands follow (groups) shares nothing in a
+    # block: threads go along it at last, unless the last axis is shorter than a sector of memory.
+    batches = axes.batches - {last} if dict(axes.spatial)[last] * axes.item_bytes >= SECTOR else frozenset()
+    ordered = sorted(reversed(axes.spatial), key=lambda axis: axis[0] in batches)
     tilings = []
     for second, threads, lanes, columns, virtual_threads, rows, steps in itertools.product(
         others or [last], _THREADS, _LANES, _OUTPUTS, _VIRTUAL, _OUTPUTS, _STEPS
     ):
         factors: dict[str, tuple[int, ...]] = {}
         outputs_along = {second: rows, last: columns}
-        for name, extent in reversed(axes.spatial):
+        for name, extent in ordered:
             outputs = largest_divisor(extent, outputs_along.get(name, 1))
             virtual = largest_divisor(outputs, virtual_threads) if name == last else 1
             across = largest_divisor(extent // outputs, min(threads, lanes) if name == last else threads)

@@ -73,6 +73,12 @@ class ContractionAxes:
         return 2.0 * math.prod(extent for _, extent in (*self.spatial, *self.reductions))
 
     @property
+    def batches(self) -> frozenset[str]:
+        """The names of the axes that both operands follow: those of batches, groups, or channels of their own."""
+        follows = ({name for dimension in operand.dimensions for name, _ in dimension} for operand in self.operands)
+        return frozenset(name for name, _ in self.spatial).intersection(*follows)
+
+    @property
     def read_once(self) -> bool:
         """Whether each product has an element of one operand to itself, as in a product of a matrix and a vector."""
         axes = {name for name, extent in (*self.spatial, *self.reductions) if extent > 1}

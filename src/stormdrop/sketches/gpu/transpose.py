@@ -70,17 +70,17 @@ class GpuTranspose:
         split = [schedule.split(loop, [None, config[name]]) for name, loop in zip(moved.tile, tiled, strict=True)]
         inner = dict(zip(moved.tile, (parts[1] for parts in split), strict=True))
         outer = [*others, *(parts[0] for parts in split)]
-        schedule.reorder(*outer, *(inner[name] for name in moved.written))
+        schedule.reorder(*outer, *inner.values())
         blocks = schedule.fuse(*outer)
         schedule.bind(blocks, "blockIdx.x")
-        _share(schedule, [inner[name] for name in moved.written], config["threads"])
         for copy, order in zip(copies, moved.orders, strict=True):
             schedule.compute_at(copy, blocks, preserve_unit_loops=True)
-            inner = dict(zip(moved.tile, schedule.get_loops(copy)[-len(moved.tile) :], strict=True))
-            schedule.reorder(*(inner[name] for name in order))
-            _share(schedule, [inner[name] for name in order], config["threads"])
+            fetched = dict(zip(moved.tile, schedule.get_loops(copy)[-len(moved.tile) :], strict=True))
+            _share(schedule, [fetched[name] for name in order], config["threads"])
             words = _words(str(schedule.get(copy).writes[0].source.dtype))
             schedule.storage_align(copy, 0, -2, 2 * words, words)
+        # After the copies, whose size TVM would overestimate if the threads did not divide the tile.
+        _share(schedule, [inner[name] for name in moved.written], config["threads"])
         return Variant(schedule.mod["main"])
 
 
@@ -224,6 +224,7 @@ def _strides(buffer: Buffer, indices: Sequence[Expr], axes: Sequence[Axis]) -> S
 
 def _share(schedule: Schedule, loops: Sequence[Any], threads: int) -> None:
     """Divides the elements of a tile among the threads of a block, neighbours along the last loop to neighbours."""
+    schedule.reorder(*loops)
     _, lane = schedule.split(schedule.fuse(*loops), [None, threads])
     schedule.bind(lane, "threadIdx.x")
 
