@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,19 +30,49 @@ from stormdrop.space import Columnwise, Space
 
 A100 = GPUS["a100"]
 OPERATORS = operators.EXAMPLES
+DIVIDED = ("groups", "groups_nchw", "groups_1d", "phases", "shuffled")
+"""Contractions whose operands divide an axis of the results."""
 
 
 @lru_cache
 def workload(name: str) -> Workload:
-    return operators.create(name, dict(word.split("=") for word in OPERATORS[name].split()))
+    if name in OPERATORS:
+        return operators.create(name, dict(word.split("=") for word in OPERATORS[name].split()))
+    return {
+        "groups": lambda: operators.conv2d(1, 14, 14, 48, 96, 3, 3, pad=1, groups=4, bias=1, act="relu"),
+        "groups_nchw": lambda: operators.conv2d(1, 6, 7, 12, 24, 3, 3, pad=1, groups=3, residual=1, layout="NCHW"),
+        "groups_1d": lambda: operators.conv1d(1, 20, 16, 32, 3, groups=4),
+        "phases": phases,
+        "shuffled": shuffled,
+    }[name]()
+
+
+def phases() -> Workload:
+    """Rows of a product with one of two matrices in turns, as a convolution of an upsampled image has them."""
+    x, w = te.placeholder((12, 16), name="x"), te.placeholder((2, 16, 40), name="w")
+    k = te.reduce_axis((0, 16))
+    y = te.compute((24, 40), lambda i, j: te.sum(x[i // 2, k] * w[i % 2, k, j], k), name="y")
+    return Workload.create("phases", te.create_prim_func([x, w, y]), (1,))
 
 
 def test_every_operator_has_an_example() -> None:
     assert set(OPERATORS) == set(operators.names())
 
 
+def shuffled() -> Workload:
+    """A grouped convolution of pixels whose channels are still to be shuffled, as in ShuffleNet."""
+    x, w, k = te.placeholder((30, 24), name="x"), te.placeholder((48, 8), name="w"), te.reduce_axis((0, 8))
+
+    def product(i: Any, j: Any) -> Any:
+        channel = j // 16 * 8 + k
+        return te.sum(x[i, channel % 3 * 8 + channel // 3] * w[j, k], k)
+
+    y = te.compute((30, 48), product, name="y")
+    return Workload.create("shuffled", te.create_prim_func([x, w, y]), (1,))
+
+
 @pytest.mark.compiles
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", [*OPERATORS, *DIVIDED])
 def test_the_right_answer(name: str) -> None:
     work, rng = workload(name), np.random.default_rng(0)
     inputs = work.random_inputs(0)
@@ -88,7 +120,7 @@ def test_nvcc_takes_every_operator(arch: str) -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("there is no nvcc on the PATH")
     device, sources = GPUS[arch], {}
-    for name, work in ((name, workload(name)) for name in OPERATORS):
+    for name, work in ((name, workload(name)) for name in (*OPERATORS, *DIVIDED)):
         for sketch, space in sketches_for(work, device):
             function = sketch.apply(work, device, space.config(space.origin)).main
             sources[name, sketch.name] = cuda_source(function, device)
@@ -99,7 +131,7 @@ def test_nvcc_takes_every_operator(arch: str) -> None:
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("name", ["matmul", "conv2d", "dense"])
+@pytest.mark.parametrize("name", ["matmul", "conv2d", "dense", "groups"])
 def test_what_is_predicted_is_what_is_launched(name: str) -> None:
     work, sketch = workload(name), GpuContraction()
     space = sketch.space(work, A100)
@@ -182,6 +214,30 @@ def test_threads_share_the_terms_of_a_matrix_times_a_vector(work: Workload, thre
 )
 def test_what_is_read_again_is_tiled(work: Workload) -> None:
     assert GpuContraction().space(work, A100) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "extents"),
+    [("groups", [1, 14, 14, 4, 24]), ("groups_nchw", [1, 3, 8, 6, 7]), ("groups_1d", [1, 18, 4, 8]), ("phases", [12, 2, 40]),
+        ("shuffled", [30, 3, 16])],
+)
+def test_tiles_lie_within_a_group(name: str, extents: list[int]) -> None:
+    ((sketch, space),) = sketches_for(workload(name), A100)
+    assert sketch.name == GpuContraction.name
+    axes = find_fused_contraction(workload(name)).axes
+    assert [extent for _, extent in axes.spatial] == extents
+    # A block with one group has only its part of both operands.
+    whole = {axis: np.array([[extent, 1, 1, 1, 1]]) for axis, extent in axes.spatial}
+    whole |= {axis: np.array([[1, 1, extent]]) for axis, extent in axes.reductions}
+    terms = math.prod(extent for _, extent in axes.reductions)
+    assert [int(elements[0]) for elements in Tilings(axes, whole).shared_elements] == [terms, terms]
+
+
+def test_a_block_of_the_default_has_one_group() -> None:
+    work = operators.conv2d(1, 14, 14, 480, 120, 1, 1, groups=3)
+    space = GpuContraction().space(work, A100)
+    assert space is not None
+    assert space.config(space.origin)["space3"] == (3, 1, 1, 1, 1)
 
 
 def test_limits_of_one_tiling_and_of_many_are_the_same() -> None:

@@ -4,6 +4,7 @@ It is Listing 1 of the AF-DS paper. `tiling` draws the tiles and counts the reso
 
 - An axis that operands divide is two axes: the channels of a grouped convolution are groups and columns of a group. So
   tiles lie within a group, whose data and weights are staged as those of a convolution of one group.
+- What is read in another order, such as shuffled channels, is put in order while it is staged.
 - All threads of a block fetch together what is staged in shared memory. Neighbouring threads fetch neighbouring
   vectors. Padding and other producers are computed while fetching.
 - Bias, residual and activation are computed when a thread's outputs leave its registers.
@@ -27,9 +28,9 @@ from tvm.s_tir import Schedule
 from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import fused_epilogue, multiplied_loads
 from ...ir.contractions.split_axes import columns_of_group, split_axis, step_of
-from ...ir.expressions import coefficients, rewrite_loads
+from ...ir.expressions import coefficients, rewrite_loads, substitute, variables
 from ...ir.kept import kept
-from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
+from ...ir.stages import Axis, Expr, Stage, StageGraph, intermediate, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.gpu import Gpu
 from ...space import Knob, Ordinal, Space, Tile
@@ -143,7 +144,8 @@ def find_fused_contraction(workload: Workload) -> FusedContraction:
     divided = _divided_axes(stage)
     if divided:
         graph, stage, epilogue = _split(graph, stage, divided)
-    return FusedContraction(graph, stage, graph.stages[:position], epilogue, _named_axes(stage))
+    graph, stage = _with_affine_operands(graph, stage)
+    return FusedContraction(graph, stage, graph.stages[: graph.stages.index(stage)], epilogue, _named_axes(stage))
 
 
 def _divided_axes(stage: Stage) -> dict[Axis, int]:
@@ -184,19 +186,58 @@ def _split(graph: StageGraph, stage: Stage, sizes: Mapping[Axis, int]) -> tuple[
     return StageGraph(graph.parameters, (*graph.stages[:position], stage, epilogue)), stage, epilogue
 
 
+def _with_affine_operands(graph: StageGraph, stage: Stage) -> tuple[StageGraph, Stage]:
+    """The function with producers of the operands that a contraction reads in another order, and the contraction.
+
+    Before:     y[g, c] += x[(g * 4 + k) % 3 * 8 + (g * 4 + k) // 3] * w[g, c, k]
+    After:      t[g, k] = x[(g * 4 + k) % 3 * 8 + (g * 4 + k) // 3];  y[g, c] += t[g, k] * w[g, c, k]
+    """
+    position, loads, producers = graph.stages.index(stage), multiplied_loads(stage), []
+    assert loads is not None
+    former = stage
+    for load in loads:
+        if all(_factors(index, former) is not None for index in load.indices):
+            continue
+        axes: list[Axis] = []
+        own: dict[Any, Any] = {}
+        element, source = [], []
+        for index, extent in zip(load.indices, shape_of(load.source), strict=True):
+            if _factors(index, former) is not None:
+                axes.append(Axis(variable("at"), extent))
+                element.append(index)
+                source.append(axes[-1].var)
+                continue
+            for axis in former.axes:
+                if axis.var in variables(index) and axis.var not in own:
+                    own[axis.var] = variable(axis.name)
+                    axes.append(Axis(own[axis.var], axis.extent))
+                    element.append(axis.var)
+            source.append(substitute(index, own))
+        name = f"ordered{len(producers)}"
+        ordered = intermediate(name, [axis.extent for axis in axes], str(load.source.dtype))
+        indices = tuple(axis.var for axis in axes)
+        producers.append(Stage(name, tuple(axes), ordered, indices, load.source[tuple(source)]))
+        read = ordered[tuple(element)]
+        value = rewrite_loads(stage.value, lambda item, of=load.source, new=read: new if item.source.same_as(of) else None)
+        stage = replace(stage, value=value)
+    stages = (*graph.stages[:position], *producers, stage, *graph.stages[position + 1 :])
+    return StageGraph(graph.parameters, stages), stage
+
+
+def _factors(index: Expr, stage: Stage) -> dict[Any, int] | None:
+    """The factors by which an index follows the axes of a stage; None if it does anything else."""
+    factors = coefficients(index, {axis.var for axis in stage.axes})
+    return None if factors is None or any(factor < 0 for factor in factors.values()) else factors
+
+
 def _named_axes(stage: Stage) -> ContractionAxes:
     """The axes of a contraction, under the names of their knobs."""
-    variables = {axis.var for axis in stage.axes}
     operands = []
     loads = multiplied_loads(stage)
     assert loads is not None
     for load in loads:
-        dimensions = []
-        for index in load.indices:
-            factors = coefficients(index, variables)
-            if factors is None or any(factor < 0 for factor in factors.values()):
-                raise UnsupportedFunction("an operand is not read along its dimensions")
-            dimensions.append(tuple((_knob_name(stage, axis), int(factor)) for axis, factor in factors.items()))
+        indices = [_factors(index, stage) or {} for index in load.indices]
+        dimensions = [tuple((_knob_name(stage, axis), int(factor)) for axis, factor in index.items()) for index in indices]
         operands.append(Operand(tuple(dimensions), shape_of(load.source)))
     spatial = tuple((_knob_name(stage, axis.var), axis.extent) for axis in stage.spatial)
     reductions = tuple((_knob_name(stage, axis.var), axis.extent) for axis in stage.reductions)
