@@ -52,6 +52,7 @@ CASES = (
     "conv1d n=1 l=16 ci=4 co=8 k=3 pad=1",
     "conv2d n=1 h=7 w=7 ci=8 co=16 kh=3 kw=3 pad=1 bias=1 act=relu",
     "conv2d n=1 h=6 w=6 ci=8 co=8 kh=3 kw=3 pad=1 groups=2",
+    "conv2d n=1 h=5 w=5 ci=12 co=24 kh=1 kw=1 groups=3 bias=1 layout=NCHW",
     "depthwise_conv2d n=1 h=7 w=7 ci=8 kh=3 kw=3 pad=1",
     "pool2d n=1 h=8 w=8 c=12 kh=3 kw=3 pad=1 kind=avg",
     "pool2d n=1 h=8 w=8 c=12 kh=2 kw=2 stride=2",
@@ -63,6 +64,8 @@ CASES = (
     "rms_norm m=6 n=50",
     "elementwise shape=7x33 kind=sigmoid",
     "transpose shape=7x12 perm=1x0",
+    "transpose shape=2x3x5x20 perm=0x3x1x2",
+    "transpose shape=3x22x5 perm=2x1x0",
     "concatenate shape=5x7 shape2=5x10 axis=1",
 )
 """Small cases, since Oclgrind interprets: each operator, with extents that do not divide."""
