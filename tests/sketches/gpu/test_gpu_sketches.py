@@ -218,11 +218,16 @@ def test_what_is_read_again_is_tiled(work: Workload) -> None:
 
 @pytest.mark.parametrize(
     ("name", "extents"),
-    [("groups", [1, 14, 14, 4, 24]), ("groups_nchw", [1, 3, 8, 6, 7]), ("groups_1d", [1, 18, 4, 8]), ("phases", [12, 2, 40]),
-        ("shuffled", [30, 3, 16])],
+    [
+        ("groups", [1, 14, 14, 4, 24]),
+        ("groups_nchw", [1, 3, 8, 6, 7]),
+        ("groups_1d", [1, 18, 4, 8]),
+        ("phases", [12, 2, 40]),
+        ("shuffled", [30, 3, 16]),
+    ],
 )
 def test_tiles_lie_within_a_group(name: str, extents: list[int]) -> None:
-    ((sketch, space),) = sketches_for(workload(name), A100)
+    ((sketch, _),) = sketches_for(workload(name), A100)
     assert sketch.name == GpuContraction.name
     axes = find_fused_contraction(workload(name)).axes
     assert [extent for _, extent in axes.spatial] == extents

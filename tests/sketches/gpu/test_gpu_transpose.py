@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -142,7 +142,7 @@ def test_other_functions_are_not_transposed(work: Workload) -> None:
     ids=str,
 )
 def test_no_sector_of_memory_is_moved_twice(work: Workload) -> None:
-    ((sketch, space),) = sketches_for(work, A100)
+    ((sketch, _),) = sketches_for(work, A100)
     assert sketch.name == GpuTranspose.name
     (function,) = schedules(work, 0)
     least = work.bytes / 2 / SECTOR
@@ -152,6 +152,11 @@ def test_no_sector_of_memory_is_moved_twice(work: Workload) -> None:
     assert other is not None
     uncoalesced = sectors_of(streaming.apply(work, A100, other.config(other.origin)).main, A100)
     assert uncoalesced["x0"] > 1.4 * least
+
+
+def elements_of(config: Mapping[str, Any]) -> int:
+    """The elements of a tile."""
+    return math.prod(size for name, size in config.items() if name != "threads")
 
 
 @pytest.mark.compiles
@@ -164,7 +169,7 @@ def test_nvcc_takes_them_without_spills_and_the_shared_memory_that_they_may_have
     for work in WORKS.values():
         space, rng = space_of(work), np.random.default_rng(1)
         configs = [space.config(space.sample(rng)) for _ in range(50)]
-        largest = max(configs, key=lambda config: math.prod(config.values()) / config["threads"])
+        largest = max(configs, key=elements_of)
         for config in (space.config(space.origin), configs[0], largest):
             sources.append(cuda_source(GpuTranspose().apply(work, device, config).main, device))
     for (kernel,) in resources_of(sources, device):

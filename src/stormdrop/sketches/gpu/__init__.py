@@ -2,7 +2,8 @@
 
 contraction.py  a sum of products in blocks, threads and registers
 tensor_core.py  a matmul in half precision on tensor cores
-streaming.py    everything that is no contraction
+transpose.py    what is read along one axis and written along another
+streaming.py    everything else
 limits.py       which tilings a GPU can run, and the default one
 tiled_loops.py  the loops of a tiled contraction
 tiling.py       the resources that a tiled contraction uses

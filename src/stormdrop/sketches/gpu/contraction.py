@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,9 +29,9 @@ from tvm.s_tir import Schedule
 from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import fused_epilogue, multiplied_loads
 from ...ir.contractions.split_axes import columns_of_group, split_axis, step_of
-from ...ir.expressions import coefficients, rewrite_loads, substitute, variables
+from ...ir.expressions import Expr, coefficients, rewrite_loads, substitute, variables
 from ...ir.kept import kept
-from ...ir.stages import Axis, Expr, Stage, StageGraph, intermediate, shape_of, variable
+from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.gpu import Gpu
 from ...space import Knob, Ordinal, Space, Tile
@@ -150,12 +151,12 @@ def find_fused_contraction(workload: Workload) -> FusedContraction:
 
 def _divided_axes(stage: Stage) -> dict[Axis, int]:
     """The spatial axes of a contraction that its operands divide, such as the channels of groups, and by what."""
-    loads = stage.loads()
-    sizes = {
-        axis: {step_of(loads, axis), *(columns_of_group(load, axis) for load in loads)} - {None}
-        for axis in stage.spatial
-    }
-    return {axis: found.pop() for axis, found in sizes.items() if len(found) == 1}
+    loads, sizes = stage.loads(), {}
+    for axis in stage.spatial:
+        found = {size for size in (step_of(loads, axis), *(columns_of_group(load, axis) for load in loads)) if size}
+        if len(found) == 1:
+            sizes[axis] = found.pop()
+    return sizes
 
 
 def _split(graph: StageGraph, stage: Stage, sizes: Mapping[Axis, int]) -> tuple[StageGraph, Stage, Stage]:
@@ -179,7 +180,7 @@ def _split(graph: StageGraph, stage: Stage, sizes: Mapping[Axis, int]) -> tuple[
     sums = intermediate("sums", [axis.extent for axis in stage.spatial], str(whole.dtype))
     element = tuple(axis.var for axis in stage.spatial)
     stage = replace(stage, buffer=sums, indices=element)
-    stored = rewrite_loads(epilogue.value, lambda load: sums[element] if load.source.same_as(whole) else None)
+    stored = rewrite_loads(epilogue.value, partial(_read_from, {whole: sums[element]}))
     axes = [Axis(variable(axis.name), axis.extent) for axis in stage.spatial]
     values = dict(zip(element, (axis.var for axis in axes), strict=True))
     epilogue = replace(epilogue, value=stored).over(axes, values)
@@ -192,9 +193,9 @@ def _with_affine_operands(graph: StageGraph, stage: Stage) -> tuple[StageGraph, 
     Before:     y[g, c] += x[(g * 4 + k) % 3 * 8 + (g * 4 + k) // 3] * w[g, c, k]
     After:      t[g, k] = x[(g * 4 + k) % 3 * 8 + (g * 4 + k) // 3];  y[g, c] += t[g, k] * w[g, c, k]
     """
-    position, loads, producers = graph.stages.index(stage), multiplied_loads(stage), []
+    position, former, loads = graph.stages.index(stage), stage, multiplied_loads(stage)
     assert loads is not None
-    former = stage
+    producers: list[Stage] = []
     for load in loads:
         if all(_factors(index, former) is not None for index in load.indices):
             continue
@@ -217,11 +218,15 @@ def _with_affine_operands(graph: StageGraph, stage: Stage) -> tuple[StageGraph, 
         ordered = intermediate(name, [axis.extent for axis in axes], str(load.source.dtype))
         indices = tuple(axis.var for axis in axes)
         producers.append(Stage(name, tuple(axes), ordered, indices, load.source[tuple(source)]))
-        read = ordered[tuple(element)]
-        value = rewrite_loads(stage.value, lambda item, of=load.source, new=read: new if item.source.same_as(of) else None)
-        stage = replace(stage, value=value)
+        elements = {load.source: ordered[tuple(element)]}
+        stage = replace(stage, value=rewrite_loads(stage.value, partial(_read_from, elements)))
     stages = (*graph.stages[:position], *producers, stage, *graph.stages[position + 1 :])
     return StageGraph(graph.parameters, stages), stage
+
+
+def _read_from(elements: Mapping[Any, Expr], load: Any) -> Expr | None:
+    """What stands in place of a load, by the buffer that it reads."""
+    return elements.get(load.source)
 
 
 def _factors(index: Expr, stage: Stage) -> dict[Any, int] | None:
@@ -237,7 +242,9 @@ def _named_axes(stage: Stage) -> ContractionAxes:
     assert loads is not None
     for load in loads:
         indices = [_factors(index, stage) or {} for index in load.indices]
-        dimensions = [tuple((_knob_name(stage, axis), int(factor)) for axis, factor in index.items()) for index in indices]
+        dimensions = [
+            tuple((_knob_name(stage, axis), int(factor)) for axis, factor in index.items()) for index in indices
+        ]
         operands.append(Operand(tuple(dimensions), shape_of(load.source)))
     spatial = tuple((_knob_name(stage, axis.var), axis.extent) for axis in stage.spatial)
     reductions = tuple((_knob_name(stage, axis.var), axis.extent) for axis in stage.reductions)

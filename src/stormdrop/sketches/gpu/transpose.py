@@ -31,9 +31,9 @@ from tvm_ffi import structural_equal
 
 from ...errors import UnsupportedFunction
 from ...ir.contractions.split_axes import divisors_of, split_axis
-from ...ir.expressions import coefficients, rewrite_loads, simplified, substitute, unraveled
+from ...ir.expressions import Expr, coefficients, rewrite_loads, simplified, substitute, unraveled
 from ...ir.kept import kept
-from ...ir.stages import Axis, Buffer, Expr, Stage, StageGraph, intermediate, shape_of, variable
+from ...ir.stages import Axis, Buffer, Stage, StageGraph, intermediate, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.gpu import WARP, WORD, Gpu
 from ...space import Constraint, Knob, Ordinal, Space
@@ -118,7 +118,7 @@ def find_moved(workload: Workload) -> Moved:
     if read is None:
         raise UnsupportedFunction("what is read and what is written have the same innermost axis")
     others = sorted({*stage.axes} - {read, write}, key=lambda axis: -output[axis])
-    names = {axis: BESIDE for axis in others[-1:]} | {write: WRITE, read: READ}
+    names = dict.fromkeys(others[-1:], BESIDE) | {write: WRITE, read: READ}
 
     def order(strides: Mapping[Axis, int]) -> tuple[str, ...]:
         return tuple(names[axis] for axis in sorted(names, key=lambda axis: -strides[axis]))
@@ -126,7 +126,7 @@ def find_moved(workload: Workload) -> Moved:
     axes = (*others[:-1], *names)
     copies, orders, elements = [], [], {}
     for load, strides, axis in zip(stage.loads(), reads, innermost, strict=True):
-        if axis is read and not any(structural_equal(load, known) for known in elements):
+        if strides and axis is read and not any(structural_equal(load, known) for known in elements):
             copies.append(_copy(load, axes, f"tile{len(copies)}"))
             orders.append(order(strides))
             elements[load] = copies[-1].buffer[tuple(axis.var for axis in axes)]
@@ -182,7 +182,7 @@ def _merged(stage: Stage) -> tuple[Stage, Strides, list[Strides | None]]:
         raise UnsupportedFunction("the output is not written along its dimensions")
     reads = [_strides(load.source, load.indices, stage.axes) for load in stage.loads()]
     accesses = [output, *filter(None, reads)]
-    groups = [(axis,) for axis in stage.axes if axis.extent > 1]
+    groups: list[tuple[Axis, ...]] = [(axis,) for axis in stage.axes if axis.extent > 1]
 
     def continues(first: tuple[Axis, ...], second: tuple[Axis, ...]) -> bool:
         return all(strides[first[-1]] == strides[second[0]] * second[0].extent for strides in accesses)
@@ -193,12 +193,12 @@ def _merged(stage: Stage) -> tuple[Stage, Strides, list[Strides | None]]:
         raise UnsupportedFunction("the elements are read and written in the same order")
     axes = {group: Axis(variable(group[-1].name), math.prod(axis.extent for axis in group)) for group in groups}
     values: dict[Any, Expr] = {axis.var: IntImm("int32", 0) for axis in stage.axes}
-    for group, merged in axes.items():
-        positions = unraveled(merged.var, [axis.extent for axis in group])
+    for group, whole in axes.items():
+        positions = unraveled(whole.var, [axis.extent for axis in group])
         values |= {axis.var: position for axis, position in zip(group, positions, strict=True)}
 
     def of_merged(strides: Strides) -> Strides:
-        return {merged: strides[group[-1]] for group, merged in axes.items()}
+        return {whole: strides[group[-1]] for group, whole in axes.items()}
 
     merged = stage.over(list(axes.values()), values)
     return merged, of_merged(output), [strides and of_merged(strides) for strides in reads]
