@@ -34,9 +34,11 @@ EMULATED = OpenCl.of(OpenClInfo(0, "GPU on a CPU", "emulated", "", True, 1024, 4
 
 BARRIER = "barrier(CLK_LOCAL_MEM_FENCE);"
 
-_OCLGRIND = ("oclgrind", "--data-races", "--uniform-writes", "--max-errors", "1000", "--local-mem-size", str(64 << 10))
-# Optimised code may hold integers of three bits, with which Oclgrind 21.10 computes wrong addresses.
-_OCLGRIND += ("--build-options", "-cl-opt-disable")
+_OCLGRIND = (
+    *("oclgrind", "--data-races", "--uniform-writes", "--max-errors", "1000", "--local-mem-size", str(64 << 10)),
+    # Optimised code may hold integers of three bits, with which Oclgrind 21.10 computes wrong addresses.
+    *("--build-options", "-cl-opt-disable"),
+)
 _HEADLINE = re.compile(r"^(?!Oclgrind)(\w.*?)(?: at \w+ memory address|$)", re.MULTILINE)
 _SECONDS = 600.0  # of one module, at most
 

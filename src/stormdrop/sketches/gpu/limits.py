@@ -109,14 +109,14 @@ def default_tiling(axes: ContractionAxes, device: Gpu) -> dict[str, tuple[int, .
     # Threads of a block go along the last axes first. An axis that both operands follow (groups) shares nothing in a
     # block: threads go along it at last, unless the last axis is shorter than a sector of memory.
     batches = axes.batches - {last} if dict(axes.spatial)[last] * axes.item_bytes >= SECTOR else frozenset()
-    ordered = sorted(axes.spatial[::-1], key=lambda axis: axis[0] in batches)
+    ordered = sorted(axes.spatial, key=lambda axis: axis[0] not in batches)
     tilings = []
     for second, threads, lanes, columns, virtual_threads, rows, steps in itertools.product(
         others or [last], _THREADS, _LANES, _OUTPUTS, _VIRTUAL, _OUTPUTS, _STEPS
     ):
         factors: dict[str, tuple[int, ...]] = {}
         outputs_along = {second: rows, last: columns}
-        for name, extent in ordered:
+        for name, extent in reversed(ordered):
             outputs = largest_divisor(extent, outputs_along.get(name, 1))
             virtual = largest_divisor(outputs, virtual_threads) if name == last else 1
             across = largest_divisor(extent // outputs, min(threads, lanes) if name == last else threads)

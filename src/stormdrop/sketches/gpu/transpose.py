@@ -124,7 +124,9 @@ def find_moved(workload: Workload) -> Moved:
         return tuple(names[axis] for axis in sorted(names, key=lambda axis: -strides[axis]))
 
     axes = (*others[:-1], *names)
-    copies, orders, elements = [], [], {}
+    copies: list[Stage] = []
+    elements: dict[Any, Expr] = {}  # of shared memory, by the loads in whose place they stand
+    orders = []
     for load, strides, axis in zip(stage.loads(), reads, innermost, strict=True):
         if strides and axis is read and not any(structural_equal(load, known) for known in elements):
             copies.append(_copy(load, axes, f"tile{len(copies)}"))
