@@ -23,6 +23,7 @@ from stormdrop import runtime
 from stormdrop.errors import ArtifactError, DeviceError, InputError
 from stormdrop.machine.opencl import opencl_devices
 from stormdrop.model.artifact.artifact_files import DEVICE, METADATA, WEIGHTS
+from stormdrop.model.building import builder
 from stormdrop.model.profile import profile
 from stormdrop.runtime.device.code import OPENCL_SOURCE, DeviceCode, DeviceKernel, Image, Launch
 from stormdrop.runtime.device.execution import DeviceExecution, DeviceProgram
@@ -50,7 +51,25 @@ def residual(target: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[onn
     return source, folder
 
 
-def test_layers_in_bfloat16_run_without_tvm(residual: tuple[onnx.ModelProto, Path], target: Any, tmp_path: Path) -> None:
+def test_a_default_schedule_that_tvm_cannot_lower_gives_way_to_a_plain_one(
+    target: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("Cannot insert syncs inside condition")
+
+    monkeypatch.setattr(builder, "lower_for_gpu", refuse)
+    source = seeded(residual_model())
+    model = sd.compile_model(source, target=target, fresh=True)
+    assert model.metadata.fallbacks and {step["sketch"] for step in model.metadata.provenance["schedules"]} == set()
+    assert "its default schedule cannot be lowered: RuntimeError: Cannot insert syncs inside condition" in caplog.text
+    feeds = drawn(model, 1)
+    for info, right in zip(source.graph.output, expected(source, feeds), strict=True):
+        np.testing.assert_allclose(model.run(feeds)[info.name], right, rtol=2e-5, atol=1e-5)
+
+
+def test_layers_in_bfloat16_run_without_tvm(
+    residual: tuple[onnx.ModelProto, Path], target: Any, tmp_path: Path
+) -> None:
     source, whole = residual
     result = sd.compile_model(source, target=target, precision="bf16", out=tmp_path / "half.sd", fresh=True)
     model = runtime.load(tmp_path / "half.sd")

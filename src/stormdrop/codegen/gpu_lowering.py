@@ -1,7 +1,7 @@
 """A scheduled function as TVM lowers it for a GPU: one function for the host, and one for each kernel.
 
-The passes are TVM's own, but that bfloat16 becomes its bits (`bfloat16`). TVM's pass for it makes every shared and local
-buffer of bfloat16 one of float32, which takes twice the memory that a schedule plans with.
+The passes are TVM's own, but that bfloat16 becomes its bits (see `bfloat16`). TVM's pass for it makes every shared and
+local buffer of bfloat16 one of float32, which takes twice the memory that a schedule plans with.
 """
 
 from __future__ import annotations
@@ -79,11 +79,10 @@ def _pipeline() -> tuple[Any, Any, Any]:
 def _unless(option: str, given: Any) -> Any:
     """A pass that does nothing where an option of TVM's context is true."""
 
-    @tvm.transform.module_pass(opt_level=0, name=f"unless.{option}")
     def chosen(module: Any, context: Any) -> Any:
         return module if context.config.get(option, False) else given(module)
 
-    return chosen
+    return tvm.transform.module_pass(chosen, opt_level=0, name=f"stormdrop.Unless.{option}")
 
 
 PIPELINE_MAP[GPU_PIPELINE] = _pipeline

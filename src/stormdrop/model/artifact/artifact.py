@@ -29,7 +29,6 @@ import msgspec
 from numpy.typing import NDArray
 
 from ...errors import ArtifactError, DeviceError, ModelError, one_line
-from ...machine.contract import CUDA
 from ...machine.gpu import Gpu
 from ...machine.process.forks import check_threads
 from ...machine.process.memory import return_freed_memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,9 +15,11 @@ import tvm
 from tvm import tirx
 from tvm_ffi import structural_walk
 
-from ...errors import SpaceError
+from ...codegen.gpu_lowering import lower_for_gpu
+from ...errors import SpaceError, one_line
 from ...machine.contract import Machine
 from ...machine.cpu import Cpu
+from ...machine.gpu import Gpu
 from ...sketches.contract import AnySketch, Variant
 from ...sketches.registry import BUILTIN
 from ...tuning.kernel import KernelTask
@@ -35,6 +38,8 @@ from .compile import CreateModel, PlacedVariant, apply_variants, build, plain_sc
 from .kernel_library import KernelLibrary
 from .stand_in import stand_in_for
 from .tuned_task import Choice, TunedTask, TunedTasks
+
+_logger = logging.getLogger(__name__)
 
 PLAIN: Choice = ("plain", {})
 """The schedule of `fallback`, which needs no sketch."""
@@ -184,7 +189,7 @@ class TaskSchedules:
         """The schedules of a tuned task.
 
         They are not usable if nothing was found and the default does not schedule, which MetaSchedule's sketches do
-        not promise: the task then gets a plain schedule.
+        not promise, or TVM cannot lower it for a GPU: the task then gets a plain schedule.
         """
         space = kernel.sketches[0][1]
         default: Choice = (space.name, space.config(space.origin))
@@ -195,8 +200,10 @@ class TaskSchedules:
             default = winner
         schedules = cls(task, kernel, winner, default)
         try:
-            schedules.variant(default)
+            variant = schedules.variant(default)
         except SpaceError:
+            return replace(schedules, default=winner, usable=winner != default)
+        if result is None and isinstance(kernel.target, Gpu) and not _lowers(task, variant, kernel.target):
             return replace(schedules, default=winner, usable=winner != default)
         return schedules
 
@@ -231,6 +238,16 @@ class TaskSchedules:
             return []
         fastest = sorted([*result.finalists, *result.by_sketch], key=lambda best: best.seconds)
         return [(best.sketch, best.config) for best in fastest]
+
+
+def _lowers(task: TunedTask, variant: Variant, gpu: Gpu) -> bool:
+    """Whether TVM lowers a schedule that was never measured. A warning is logged if it does not."""
+    try:
+        lower_for_gpu(variant.main, gpu.tvm())
+    except Exception as error:  # noqa: BLE001  TVM raises anything from ValueError to its InternalError
+        _logger.warning("%s: its default schedule cannot be lowered: %s", task.task.described, one_line(error))
+        return False
+    return True
 
 
 def busy_cores(function: tirx.PrimFunc, cores: int) -> int:

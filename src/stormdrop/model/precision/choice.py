@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...errors import InputError, ModelError
+from ...errors import ModelError
 from ...ir.contractions.contraction import is_contraction
 from ...ir.stages import StageGraph
 from ...machine.contract import Machine

@@ -17,7 +17,7 @@ from contextlib import suppress
 from ...codegen.cuda import cuda_source, resources_of
 from ...errors import MeasureError, SpaceError, StoreError
 from ...machine.contract import CUDA
-from ...machine.gpu import Gpu
+from ...machine.gpu import Gpu, lacks_compiler
 from ...machine.similar_gpus import unlikeness
 from ...records import Filter, State, Store, StoredSession, Summary
 from ...sketches.gpu.contraction import GpuContraction
@@ -100,7 +100,7 @@ def _is_promising(kernel: KernelTask, gpu: Gpu, choice: Choice) -> bool:
 
 def _work(schedules: Sequence[tuple[KernelTask, Choice]], gpu: Gpu) -> list[bool]:
     """Whether each schedule compiles, and `ptxas` spills none of its registers. Without `nvcc` all are taken to."""
-    if shutil.which("nvcc") is None or gpu.lacks_compiler:
+    if shutil.which("nvcc") is None or lacks_compiler(gpu.arch):
         return [True] * len(schedules)
     sources = [_source(kernel, choice, gpu) for kernel, choice in schedules]
     spilling = iter(_spill([source for source in sources if source is not None], gpu))
