@@ -78,7 +78,7 @@ def test_calls_that_meet_share_the_cores(model: CompiledModel, monkeypatch: pyte
         meeting.wait()
 
     def call() -> None:
-        model._calls.machines.call(1, meet)
+        model._calls.machines.call(1, meet)  # type: ignore[attr-defined]
 
     monkeypatch.setattr(machines, "_shares", lambda: cores)
     callers = [threading.Thread(target=call) for _ in range(2)]

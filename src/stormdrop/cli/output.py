@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ..errors import without_passwords
 from ..report import formatting
-from ..report.formatting import ascii_time, json_value, precision_in_words
+from ..report.formatting import ascii_time, json_value, pieces_in_words, precision_in_words
 from ..report.layer_label import labels_of
 from .streams import filled
 
@@ -204,8 +204,8 @@ def fallbacks(document: Mapping[str, Any]) -> None:
 
 
 def foreign_parts(parts: Iterable[Mapping[str, Any]]) -> None:
-    """Prints a line for each part that onnxruntime runs: its operators, and its share of the time if it is known."""
+    """Prints a line for each part that onnxruntime runs: its operators, and what is known of its time."""
     for part in parts:
         operators = ", ".join(f"{count} {name}" for name, count in part["operators"].items())
         share = f": {part['share']:.0%} of the time" if "share" in part else ""
-        line(f"onnxruntime runs {operators}{share} ({part['reason']})")
+        line(f"onnxruntime runs {operators}{share} ({part['reason']}){formatting.in_ascii(pieces_in_words(part))}")

@@ -8,13 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
 
 from ..machine.sharing.lock import MachineLock
 from ..measure.timing import FEWEST_ROUNDS, MOST_ROUNDS
+from ..runtime.device.parts import TO_DEVICE, TO_HOST
 from ..runtime.program import COPY, FUNCTION, Step
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class KernelTime(_Timed):
         rounds: Seconds of all its calls together, one value per timed execution.
         work: The work of one call; None if no sketch takes the kernel.
         layers: The names of the layers of the model that its calls compute.
+        copied: The bytes of a copy for a part that the CPU runs for a GPU; None for a kernel.
     """
 
     name: str
@@ -54,6 +56,12 @@ class KernelTime(_Timed):
     rounds: Sequence[float]
     work: Work | None = None
     layers: tuple[str, ...] = ()
+    copied: int | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether it moves data and computes nothing."""
+        return self.copied is not None or (self.work is not None and not self.work.flops)
 
 
 @dataclass(frozen=True)
@@ -93,8 +101,8 @@ class Profile:
 
     @property
     def moving(self) -> float:
-        """Seconds of kernels that compute nothing: changes of layout, slices, copies."""
-        return sum(kernel.seconds for kernel in self.kernels if kernel.work is not None and not kernel.work.flops)
+        """Seconds of what computes nothing: changes of layout, slices, copies."""
+        return sum(kernel.seconds for kernel in self.kernels if kernel.moves)
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop run --profile`."""
@@ -104,7 +112,7 @@ class Profile:
                 "calls": kernel.calls,
                 "seconds": kernel.seconds,
                 "flops": kernel.work and kernel.work.flops,
-                "bytes": kernel.work and kernel.work.bytes,
+                "bytes": kernel.work.bytes if kernel.work else kernel.copied,
                 "layers": list(kernel.layers),
             }
             for kernel in self.kernels
@@ -189,18 +197,35 @@ def seconds_by_task(model: CompiledModel, measured: Profile) -> dict[int, list[f
 
 
 @dataclass(frozen=True)
+class PartPiece:
+    """What a part that the CPU runs for a GPU takes time with.
+
+    Attributes:
+        name: "copy to the host", "onnxruntime" or "copy to the GPU".
+        seconds: Median seconds.
+        bytes: What is copied; 0 for onnxruntime.
+    """
+
+    name: str
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True)
 class PartTime:
     """The time of a part of a model that onnxruntime runs.
 
     Attributes:
         part: The part.
-        seconds: Median seconds of an execution of the model that are spent in the part.
+        seconds: Median seconds of an execution of the model that are spent in the part, with the copies for it.
         share: The same as a share of the execution.
+        pieces: What these seconds are spent with, if the CPU runs the part for a GPU; else nothing.
     """
 
     part: OnnxruntimePart
     seconds: float
     share: float
+    pieces: tuple[PartPiece, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """An entry of `foreign` in the document of `stormdrop tune --json`."""
@@ -211,6 +236,7 @@ class PartTime:
             "threads": self.part.threads,
             "seconds": self.seconds,
             "share": self.share,
+            "pieces": [asdict(piece) for piece in self.pieces],
         }
 
 
@@ -233,10 +259,21 @@ def part_times(model: CompiledModel, feeds: Mapping[str, NDArray[Any]]) -> list[
         instrumented(feeds)
         executions.append(time.perf_counter() - start)
         timer.end_execution(keep=position > 0)  # the first round loads code and memory
-    seconds = {kernel.name: kernel.seconds for kernel in timer.kernels(model.metadata)}
+    kernels = {kernel.name: kernel for kernel in timer.kernels(model.metadata)}
     names = [(part, f"{FUNCTION}{index}") for index, part in enumerate(model.foreign.reports)]
-    parts = [(part, seconds[name]) for part, name in names if name in seconds]
-    return [PartTime(part, taken, taken / statistics.median(executions[1:])) for part, taken in parts]
+    whole = statistics.median(executions[1:])
+    return [_part_time(part, name, kernels, whole) for part, name in names if name in kernels]
+
+
+def _part_time(part: OnnxruntimePart, name: str, kernels: Mapping[str, KernelTime], whole: float) -> PartTime:
+    """The time of a part, with that of the copies for it."""
+    pieces = tuple(
+        PartPiece(piece, kernels[each].seconds, kernels[each].copied or 0)
+        for piece, each in ((TO_HOST, f"{name}: {TO_HOST}"), ("onnxruntime", name), (TO_DEVICE, f"{name}: {TO_DEVICE}"))
+        if each in kernels
+    )
+    seconds = sum(piece.seconds for piece in pieces)
+    return PartTime(part, seconds, seconds / whole, pieces if len(pieces) > 1 else ())
 
 
 class CallTimer:
@@ -250,6 +287,7 @@ class CallTimer:
     def __init__(self) -> None:
         self._executions: list[list[tuple[str, float]]] = []  # functions and seconds, for each execution that was kept
         self._current: list[tuple[str, float]] = []
+        self._copied: dict[str, int] = {}  # bytes of copies for parts, by their names
         self.begin = self.seconds = 0.0
 
     def timed(self, model: CompiledModel) -> Callable[[Mapping[str, NDArray[Any]]], object]:
@@ -260,7 +298,12 @@ class CallTimer:
         """
         if not model.times_itself:
             return model.observed(self).run
-        return lambda feeds: self._current.extend(model.profile(feeds))
+
+        def timed(feeds: Mapping[str, NDArray[Any]]) -> None:
+            self._current.extend(model.profile(feeds))
+            self._copied |= model.copied_bytes(feeds)
+
+        return timed
 
     def __call__(self, step: Step, before: bool, arguments: Any) -> None:
         now = time.perf_counter()
@@ -286,7 +329,9 @@ class CallTimer:
         rounds, names = self._rounds([name for name, _ in calls]), Counter(name for name, _ in calls)
         layers = {name: dict.fromkeys(each for callee, of in calls if callee == name for each in of) for name in names}
         times = [
-            KernelTime(name, names[name], seconds, metadata.kernels.get(name), tuple(layers[name]))
+            KernelTime(
+                name, names[name], seconds, metadata.kernels.get(name), tuple(layers[name]), self._copied.get(name)
+            )
             for name, seconds in rounds.items()
         ]
         return sorted(times, key=lambda kernel: -kernel.seconds)

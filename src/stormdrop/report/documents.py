@@ -185,6 +185,14 @@ class Limits(TypedDict):
     undisturbed: bool
 
 
+class PartPiece(TypedDict):
+    """What a part takes time with that the CPU runs for a GPU."""
+
+    name: str
+    seconds: float
+    bytes: int
+
+
 class Foreign(TypedDict):
     """A part of the model that onnxruntime runs."""
 
@@ -192,6 +200,7 @@ class Foreign(TypedDict):
     reason: str
     seconds: float | None
     share: float | None
+    pieces: NotRequired[list[PartPiece]]
 
 
 class Replaced(TypedDict):

@@ -251,6 +251,21 @@ def _of_fewer_kernels(entry: Mapping[str, Any]) -> str:
     return f"; in {name}: {shown}{rest}"
 
 
+def pieces_in_words(part: Mapping[str, Any]) -> str:
+    """What a part takes time with that the CPU runs for a GPU; empty for any other part.
+
+    Example:
+        >>> copy = {"name": "copy to the host", "seconds": 2e-5, "bytes": 4096}
+        >>> pieces_in_words({"pieces": [copy, {"name": "onnxruntime", "seconds": 1e-3, "bytes": 0}]})
+        ': copy to the host 20 µs (4,096 bytes), onnxruntime 1 ms'
+    """
+    pieces = (
+        f"{piece['name']} {time(piece['seconds'])}" + (f" ({count(piece['bytes'], 'byte')})" if piece["bytes"] else "")
+        for piece in part.get("pieces") or ()
+    )
+    return f": {listed}" if (listed := ", ".join(pieces)) else ""
+
+
 FILTERS: Mapping[str, Callable[..., str]] = {
     function.__name__: function
     for function in (
@@ -271,6 +286,7 @@ FILTERS: Mapping[str, Callable[..., str]] = {
             value,
         ),
         precision_in_words,
+        pieces_in_words,
     )
 }
 """The filters of the templates by name."""

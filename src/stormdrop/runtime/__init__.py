@@ -1,7 +1,8 @@
 """Runs native models with NumPy alone, and models on GPUs with NVIDIA's or OpenCL's package: no TVM, no compiler.
 
 model.py         a loaded model: NumPy arrays in, NumPy arrays out
-calling.py       how models are called
+calling.py       models that are called with arrays, in order or by name
+calls.py         what each way to call them offers
 inputs.py        the inputs of a call: checked, and given a size
 sizes.py         inputs and outputs at each size, and how messages say them
 program.py       a model as a program: steps on planned memory

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, shown
-from .device.calls import DeviceCalls
 from .device.device_array import DeviceArray, is_on_cuda
 from .sizes import Size, TensorInfo, described, sizes_in_words
 
 if TYPE_CHECKING:
+    from .calls import ModelCalls
     from .inputs import CallInputs
 
 
@@ -23,8 +23,7 @@ class CallableModel:
 
     metadata: Any
     _inputs: CallInputs
-    _calls: Any
-    _on_gpu = False  # a call asks for nothing more if the CPU runs the model
+    _calls: ModelCalls
 
     def _results(self, feeds: Any) -> Sequence[Any]:
         """The outputs for inputs by name."""
@@ -50,8 +49,9 @@ class CallableModel:
 
         Raises:
             DeviceError: There is no such GPU, it has too little memory, or the stream is being captured.
-            InputError: The model is for another device, or has parts that onnxruntime runs; an array is in other
-                memory, of another type or shape, or not contiguous; or `into` lacks an output.
+            InputError: The model is for another device, or this machine runs parts of it; an array is in other memory,
+                of another type or shape, or not contiguous; or `into` lacks an output, or has one whose shape depends
+                on data.
 
         Example:
             ```text
@@ -59,7 +59,7 @@ class CallableModel:
             y = torch.from_dlpack(outputs["y"])
             ```
         """
-        if not isinstance(self._calls, DeviceCalls):
+        if not self._calls.on_gpu:
             raise InputError(f"{self.metadata.name}: is for the CPU, and takes no arrays in the memory of a GPU")
         size, arrays = self._inputs.elsewhere(feeds)
         names = [info.name for info in self.outputs]

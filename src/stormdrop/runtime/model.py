@@ -13,9 +13,11 @@ import numpy as np
 
 from ..errors import ArtifactError, InputError, one_line
 from .calling import CallableModel
+from .calls import ModelCalls
 from .device import code as device_code
 from .device.calls import DeviceCalls
 from .device.opening import open_device
+from .device.parts import ModelParts
 from .folder import DEVICE, PROGRAM, WEIGHTS, OpenFolder
 from .inputs import Array, CallInputs
 from .library import NativeModel, library_of
@@ -48,12 +50,12 @@ class CompiledModel(CallableModel):
         ```
     """
 
-    def __init__(self, calls: NativeCalls | DeviceCalls, metadata: Metadata, folder: Path, threads: int) -> None:
+    def __init__(self, calls: ModelCalls, metadata: Metadata, folder: Path, threads: int) -> None:
         self.metadata = metadata
         self.digest = metadata.digest
         self.folder = folder
         self.threads = threads
-        self._calls, self._on_gpu = calls, isinstance(calls, DeviceCalls)
+        self._calls = calls
         self._inputs = CallInputs(metadata.name, metadata.sizes, metadata.batched, metadata.ignored)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
@@ -93,11 +95,10 @@ class CompiledModel(CallableModel):
             InputError: As `run`.
             ArtifactError: As `run`.
         """
-        times: list[tuple[str, float]] = self._calls.profile(self._inputs(feeds))
-        return times
+        return self._calls.profile(self._inputs(feeds))
 
     def _results(self, feeds: Any) -> Sequence[Any]:
-        on_device = self._results_on_device(feeds) if self._on_gpu else None
+        on_device = self._results_on_device(feeds) if self._calls.on_gpu else None
         return self._calls(self._inputs(feeds)) if on_device is None else on_device
 
 
@@ -165,9 +166,10 @@ def _on_device(path: Path, files: OpenFolder, parts: Parts | None, threads: int)
         raise ArtifactError(f"{path}: {name} cannot be read: {one_line(error)}") from error
     weights = np.frombuffer(files.read(WEIGHTS) if program.constants else b"", np.uint8)
     constants = [weights[each.offset : each.offset + each.bytes] for each in program.constants]
-    if parts is not None:
-        parts.prepare(threads)
+    given = (
+        ModelParts(parts.models, threads, metadata.keep_denormals, partial(parts.prepare, threads)) if parts else None
+    )
     opened = partial(open_device, metadata.device, metadata.device_name)
-    calls = DeviceCalls(opened, program, code, constants, parts.run if parts else None)
+    calls = DeviceCalls(opened, program, code, constants, given)
     calls.open()
     return CompiledModel(calls, metadata, path, threads)

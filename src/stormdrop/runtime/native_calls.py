@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArtifactError
+from .calls import ModelCalls
 from .inputs import Array, Given, Wanted, address_of, copy_rows
 from .library import NativeModel
 from .parts import PartCalls
@@ -19,8 +20,8 @@ _ALIGNMENT = 64
 _empty, _byte = np.empty, np.dtype(np.uint8)
 
 
-class NativeCalls:
-    """Calls a native model. Several threads may use one object.
+class NativeCalls(ModelCalls):
+    """Calls a native model.
 
     Args:
         native: The model.
@@ -35,18 +36,6 @@ class NativeCalls:
         self._inputs, self._outputs = ctypes.c_void_p * inputs, ctypes.c_void_p * outputs
 
     def __call__(self, given: Given) -> list[Array]:
-        """Runs the model.
-
-        Args:
-            given: The inputs of the call.
-
-        Returns:
-            Its outputs. The arrays belong to the caller.
-
-        Raises:
-            ArtifactError: A kernel or a part fails, or the model was opened before this process was forked.
-            Exception: Whatever running a part raises that says in one line what is wrong.
-        """
         wanted, rows, arrays = given
         inputs, outputs, _read, made = self._memory(wanted, arrays)  # what is read lives until the end of the call
         if self._parts is None:
@@ -60,18 +49,6 @@ class NativeCalls:
         return made if rows is None else [value[:rows].copy() for value in made]
 
     def profile(self, given: Given) -> list[tuple[str, float]]:
-        """Runs the model, and times its steps.
-
-        Args:
-            given: The inputs of the call.
-
-        Returns:
-            The name of each step, in the order of the execution, and its seconds.
-
-        Raises:
-            ArtifactError: As for a call.
-            Exception: As for a call.
-        """
         wanted, _, arrays = given
         inputs, outputs, _read, made = self._memory(wanted, arrays)  # what is read lives until the end of the call
         if self._parts is None:

@@ -48,6 +48,9 @@ class Parts:
     Args:
         files: The folder of the model.
 
+    Attributes:
+        models: The ONNX model of each part.
+
     Raises:
         ArtifactError: A file is missing or damaged, or onnxruntime is not installed.
     """
@@ -56,21 +59,24 @@ class Parts:
         metadata = files.metadata
         operators = dict.fromkeys(name for part in metadata.parts for name in part.operators)
         try:
-            self._onnxruntime = importlib.import_module("onnxruntime")
+            importlib.import_module("onnxruntime")
         except ImportError as error:
             raise ArtifactError(
                 f"{metadata.name}: onnxruntime has to run {', '.join(operators)}, and cannot be imported:"
                 f" {one_line(error)}"
             ) from None
         self._metadata = metadata
-        self._models = [files.read(part.file) for part in metadata.parts]
+        self.models = [files.read(part.file) for part in metadata.parts]
         self._sessions: list[Any] = []
 
-    def prepare(self, threads: int) -> None:
+    def prepare(self, threads: int) -> RunPart:
         """Makes the sessions.
 
         Args:
             threads: The most threads of a call.
+
+        Returns:
+            What runs the parts: `run`.
 
         Raises:
             ArtifactError: onnxruntime does not take a part.
@@ -80,35 +86,19 @@ class Parts:
         # The first session of a process sets the mode for denormals of the thread that makes it, and leaves it so.
         with ThreadPoolExecutor(1) as thread:
             self._sessions = thread.submit(self._made, threads).result()
+        return self.run
 
     def _made(self, threads: int) -> list[Any]:
         sessions = []
-        for part, model in zip(self._metadata.parts, self._models, strict=True):
-            options = self._onnxruntime.SessionOptions()
-            options.intra_op_num_threads, options.inter_op_num_threads = min(threads, part.threads or threads), 1
-            options.log_severity_level = 3
-            options.add_session_config_entry("session.force_spinning_stop", "1")
-            # As it was verified: sums of products of bytes are exact.
-            options.add_session_config_entry("session.x64quantprecision", "1")
-            options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-            keep = "0" if self._metadata.keep_denormals else "1"
-            options.add_session_config_entry("session.set_denormal_as_zero", keep)
+        for part, model in zip(self._metadata.parts, self.models, strict=True):
+            options = part_options(min(threads, part.threads or threads), self._metadata.keep_denormals)
             try:
-                sessions.append(self._session(model, options))
+                sessions.append(session_of(model, options, ["CPUExecutionProvider"]))
             except Exception as error:  # onnxruntime's exceptions have no base class of their own
                 raise ArtifactError(
                     f"{self._metadata.name}: onnxruntime does not take it: {one_line(error)}"
                 ) from error
         return sessions
-
-    def _session(self, model: bytes, options: Any) -> Any:
-        """A session. onnxruntime refuses to optimise some models that run: such a one is not optimised."""
-        providers = ["CPUExecutionProvider"]
-        try:
-            return self._onnxruntime.InferenceSession(model, options, providers=providers)
-        except Exception:  # noqa: BLE001  a real fault is raised again
-            options.graph_optimization_level = self._onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-            return self._onnxruntime.InferenceSession(model, options, providers=providers)
 
     def run(self, index: int, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Sequence[Array]:
         """Runs a part: a `RunPart`."""
@@ -116,6 +106,50 @@ class Parts:
         names = [node.name for node in session.get_inputs()]
         results: Sequence[Array] = session.run(None, dict(zip(names, inputs, strict=True)))
         return results
+
+
+def part_options(threads: int, keep_denormals: bool) -> Any:
+    """Options of a session of onnxruntime for a part, which then computes as it was verified.
+
+    Args:
+        threads: The most threads of a run.
+        keep_denormals: Its threads compute with denormals.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry("session.x64quantprecision", "1")  # sums of products of bytes are exact
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    options.add_session_config_entry("session.set_denormal_as_zero", "0" if keep_denormals else "1")
+    return options
+
+
+def session_of(model: bytes, options: Any, providers: Sequence[Any]) -> Any:
+    """A session of an ONNX model.
+
+    onnxruntime refuses to optimise some models that run: it folds constants in a branch that is never taken, and finds
+    that the sizes do not fit there. Such a model is not optimised.
+
+    Args:
+        model: The model.
+        options: onnxruntime's options of a session. They are changed.
+        providers: What computes it, the first choice first, as onnxruntime takes them.
+
+    Raises:
+        Exception: Whatever onnxruntime raises for a model that it does not take.
+    """
+    import onnxruntime
+
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=providers)
+    except Exception:  # its exceptions have no base class of their own; a real fault is raised again
+        if options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
+            raise
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return onnxruntime.InferenceSession(model, options, providers=providers)
 
 
 class PartCalls:

@@ -23,12 +23,14 @@ from stormdrop.codegen import device_code
 from stormdrop.errors import ArtifactError, DeviceError, InputError
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS
+from stormdrop.runtime.calls import ModelCalls
 from stormdrop.runtime.device.calls import DeviceCalls
 from stormdrop.runtime.device.code import CUBIN, OPENCL_SOURCE, PTX, DeviceCode, DeviceKernel, Image, Launch
 from stormdrop.runtime.device.cuda import CudaDevice, open_cuda
 from stormdrop.runtime.device.device_array import DeviceArray
 from stormdrop.runtime.device.execution import DeviceExecution, DeviceProgram
 from stormdrop.runtime.device.opencl import open_opencl, opencl_devices
+from stormdrop.runtime.device.parts import ModelParts
 from stormdrop.runtime.metadata import Metadata
 from stormdrop.runtime.model import CompiledModel
 from stormdrop.runtime.program import Constant, Program, SizeProgram, Step, View
@@ -258,12 +260,12 @@ def test_an_array_without_memory_is_refused_in_one_line(driver: CudaDriver, kind
         model(Meta())
 
 
-def model_of(calls: DeviceCalls | None) -> CompiledModel:
+def model_of(calls: ModelCalls) -> CompiledModel:
     """A model whose metadata fit the program."""
     metadata = Metadata(
         "net", (X,), (Y,), "a100", (), (Size((X,), (Y,)),), (), (), False, "cuda", "", "1", {}, "0" * 64
     )
-    return CompiledModel(calls, metadata, Path("net.sd"), 1)  # type: ignore[arg-type]
+    return CompiledModel(calls, metadata, Path("net.sd"), 1)
 
 
 def test_a_model_takes_arrays_of_the_gpu_and_of_this_machine(driver: CudaDriver, x: Array) -> None:
@@ -282,7 +284,7 @@ def test_a_model_takes_arrays_of_the_gpu_and_of_this_machine(driver: CudaDriver,
     with pytest.raises(InputError, match="has no input 'z'"):
         model.run_on_device({"x": given, "z": given})
     with pytest.raises(InputError, match="net: is for the CPU, and takes no arrays in the memory of a GPU"):
-        model_of(None).run_on_device({"x": given})
+        model_of(ModelCalls()).run_on_device({"x": given})
     in_context(driver, "cuMemFree", given.address)
 
 
@@ -352,9 +354,8 @@ def test_an_array_of_this_machine_is_refused(driver: CudaDriver, x: Array) -> No
 
 def test_a_model_with_a_part_takes_arrays_of_this_machine(driver: CudaDriver, x: Array) -> None:
     program = program_of(Step("kernel", "double", (0,), (1,)), Step("part", "0", (1,), (3,)))
-    execution = DeviceExecution(
-        DeviceProgram(CudaDevice(0, driver), program, CODE, [CONSTANT]), 0, lambda part, read, memory: [read[0] + 1]
-    )
+    parts = ModelParts([b""], 1, False, lambda: lambda part, read, memory: [read[0] + 1])
+    execution = DeviceExecution(DeviceProgram(CudaDevice(0, driver), program, CODE, [CONSTANT], parts), 0)
     assert refusal(lambda: execution.run_on_device([x]), InputError) == (
         "onnxruntime runs a part of the model on this machine: give arrays of this machine"
     )

@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import functools
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -35,10 +35,12 @@ from ...machine.process.memory import return_freed_memory
 from ...machine.threads import checked_threads
 from ...measure.timing import time_calls
 from ...runtime.calling import CallableModel
+from ...runtime.calls import ModelCalls, Observer
 from ...runtime.device import code as device_code
 from ...runtime.device.calls import DeviceCalls
 from ...runtime.device.opening import CUDA, open_device
-from ...runtime.inputs import CallInputs, Given
+from ...runtime.device.parts import copied_bytes
+from ...runtime.inputs import CallInputs
 from ...runtime.parts import RunPart
 from ...runtime.program import Program
 from ...runtime.sizes import described, sizes_in_words
@@ -64,12 +66,6 @@ from .onnxruntime_parts import OnnxruntimeParts
 
 if TYPE_CHECKING:
     from ...runtime.device.cuda import CudaDevice
-    from ..program.executor import Observer
-    from .in_process import InProcessCalls
-
-
-Calls = Callable[[Given], Sequence[NDArray[Any]]]
-"""Calls a model."""
 
 
 class CompiledModel(CallableModel):
@@ -137,24 +133,25 @@ class CompiledModel(CallableModel):
         try:
             self._calls = self._calls_of(self._program)
             # Runs the model without the program, if onnxruntime runs all of it.
-            self._alone = self.foreign.alone(self.metadata, self.threads)
+            self._alone = None if self.device else self.foreign.alone(self.metadata, self.threads)
         except Exception as error:
             raise self._not_ready(error) from error
 
-    def _calls_of(self, program: CompiledProgram) -> Calls:
+    def _calls_of(self, program: CompiledProgram) -> ModelCalls:
         """What calls a program: by its library, on its GPU, or in this process by TVM's modules."""
         if program.native is not None:
-            return NativeCalls(program.native, self.metadata, self.threads, self._run_part())
+            return NativeCalls(program, self.metadata, self.threads, self._run_part())
         if program.device is None:
-            return self._in_process(program)
+            from .in_process import InProcessCalls
+
+            return InProcessCalls(program, self.metadata, self.threads, self._run_part())
         named = self.metadata.target.get("info") or self.metadata.target
-        self._on_gpu = True
-        self._on_device = self._device_calls(program, program.device, name=str(named.get("name", "")))
-        return self._on_device
+        return self._device_calls(program, program.device, name=str(named.get("name", "")))
 
     def _device_calls(self, program: CompiledProgram, code: device_code.DeviceCode, **which: Any) -> DeviceCalls:
         opened = functools.partial(open_device, self.metadata.device, **which)
-        return DeviceCalls(opened, program.program, code, program.constants, self._run_part())
+        parts = self.foreign.on_device(self.metadata, self.threads)
+        return DeviceCalls(opened, program.program, code, program.constants, parts)
 
     def _not_ready(self, error: Exception) -> ArtifactError | DeviceError:
         """What making it ready has raised. TVM raises whatever the linker of the JIT raises."""
@@ -188,8 +185,10 @@ class CompiledModel(CallableModel):
         program, metadata, found, foreign = load_program(Path(folder), digest)
         model = cls(program, metadata, foreign=foreign, threads=threads)
         model.digest, model.folder = found, Path(folder)
-        if isinstance(model._calls, DeviceCalls):
+        try:
             model._calls.open()
+        except ModelError as error:
+            raise model._not_ready(error) from error
         return model
 
     def reloaded(self, folder: Path) -> CompiledModel:
@@ -208,7 +207,6 @@ class CompiledModel(CallableModel):
         loaded.symbols = self.symbols
         kernels = self._program if loaded._program.native is not None else loaded._program
         self._program = replace(kernels, constants=loaded._program.constants)
-        self.__dict__.pop("_stepwise", None)
         self._make_ready()
         return_freed_memory()
         return loaded
@@ -296,9 +294,9 @@ class CompiledModel(CallableModel):
     @property
     def other_gpu(self) -> str:
         """What to say if an NVIDIA GPU runs it that is another one than that of its schedules; else empty."""
-        if self.metadata.device != CUDA:
+        if self.metadata.device != CUDA or not isinstance(self._calls, DeviceCalls):
             return ""
-        made_for, device = msgspec.convert(self.metadata.target, Gpu), cast("CudaDevice", self._on_device.device)
+        made_for, device = msgspec.convert(self.metadata.target, Gpu), cast("CudaDevice", self._calls.device)
         if made_for.is_one(device.name, device.arch, device.multiprocessors):
             return ""
         here = f"it runs on {device.name}, for which others may be faster"
@@ -333,15 +331,14 @@ class CompiledModel(CallableModel):
         return {info.name: value for info, value in zip(self.outputs, self._results(feeds), strict=True)}
 
     def _results(self, feeds: Any) -> Sequence[Any]:
-        on_device = self._results_on_device(feeds) if self._on_gpu else None
+        on_device = self._results_on_device(feeds) if self._calls.on_gpu else None
         if on_device is not None:
             return on_device
         given = self._inputs(feeds)
         if self._alone is not None:
             check_threads()
             return self._alone(dict(zip(self._inputs.names, given.arrays, strict=True)))
-        results: Sequence[Any] = self._calls(given)
-        return results
+        return self._calls(given)
 
     @property
     def native(self) -> bool:
@@ -369,18 +366,18 @@ class CompiledModel(CallableModel):
             ```
         """
         code = self._program.device
-        if code is None or self.device != CUDA:
+        if code is None or self.device != CUDA or not isinstance(self._calls, DeviceCalls):
             raise ArtifactError(f"{self.metadata.name}: is not for NVIDIA's GPUs")
-        if self._on_device.gpu == number:
+        if self._calls.gpu == number:
             return self
         model = copy.copy(self)
-        model._calls = model._on_device = self._device_calls(self._program, code, number=number)
+        model._calls = self._device_calls(self._program, code, number=number)
         return model
 
     @property
     def times_itself(self) -> bool:
         """Whether it times its steps itself, as a native model does and one on a GPU; see `profile`."""
-        return isinstance(self._calls, NativeCalls | DeviceCalls)
+        return self._calls.times_itself
 
     def profile(self, feeds: Mapping[str, NDArray[Any]]) -> list[tuple[str, float]]:
         """Runs a model that `times_itself` as `run`, and times its steps. Of any other one `observed` tells the steps.
@@ -395,7 +392,7 @@ class CompiledModel(CallableModel):
             InputError: As `run`.
             ArtifactError: As `run`, or the model does not time itself.
         """
-        if not isinstance(self._calls, NativeCalls | DeviceCalls):
+        if not self.times_itself:
             raise ArtifactError(f"{self.metadata.name}: is not native, so that only an observer sees its steps")
         return self._calls.profile(self._inputs(feeds))
 
@@ -410,9 +407,20 @@ class CompiledModel(CallableModel):
             InputError: As `run`.
             ArtifactError: As `run`.
         """
-        if isinstance(self._calls, DeviceCalls):
+        if self._calls.on_gpu:
             return self._calls.seconds(self._inputs(feeds), executions)
         return time_calls(lambda: self.run(feeds), executions)
+
+    def copied_bytes(self, feeds: Mapping[str, NDArray[Any]]) -> Mapping[str, int]:
+        """The bytes of the copies before and after each part that the CPU runs for a GPU, by their names in `profile`.
+
+        Args:
+            feeds: As those of `run`.
+
+        Raises:
+            InputError: As `run`.
+        """
+        return copied_bytes(self.program.sizes[self._inputs(feeds).wanted.index]) if self.device else {}
 
     def observed(self, observer: Observer) -> CompiledModel:
         """The same model, which tells `observer` of each of its steps before and after it; see `profile`.
@@ -428,28 +436,11 @@ class CompiledModel(CallableModel):
         """
         model = copy.copy(self)
         try:
-            if self._program.device is not None:
-                model._calls = functools.partial(self._on_device.observed, observer=observer)
-                model._on_gpu = False  # an observer sees arrays of this machine
-            else:
-                model._program = self._stepwise
-                model._calls = self._in_process(self._stepwise, observer)
+            model._calls = self._calls.observed(observer)
         except Exception as error:
             raise self._not_ready(error) from error
         model._alone = None
         return model
-
-    @functools.cached_property
-    def _stepwise(self) -> CompiledProgram:
-        """The program, with modules of TVM for its kernels."""
-        from .tvm_modules import with_modules
-
-        return with_modules(self._program, self.metadata)
-
-    def _in_process(self, program: CompiledProgram, observer: Observer | None = None) -> InProcessCalls:
-        from .in_process import InProcessCalls
-
-        return InProcessCalls(program, self.metadata, self.threads, self._run_part(), observer)
 
     def _run_part(self) -> RunPart | None:
         return self.foreign.runner(self.metadata, self.threads)

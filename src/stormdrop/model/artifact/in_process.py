@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from ...machine.process.forks import check_threads
+from ...runtime.calls import ModelCalls, Observer
 from ...runtime.inputs import Array, Given
 from ...runtime.parts import RunPart
 from ..program.compiled import CompiledProgram
-from ..program.executor import Execution, Kernels, Observer
+from ..program.executor import Execution, Kernels
 from .call_inputs import placed
 from .machines import Entry, Machine, Machines, machine_of
 from .metadata import Metadata
 
 
-class InProcessCalls:
-    """Calls a program. Several threads may use one object.
+class InProcessCalls(ModelCalls):
+    """Calls a program.
 
     Args:
         compiled: The program, with modules of its kernels.
@@ -29,6 +30,8 @@ class InProcessCalls:
         Exception: Whatever TVM raises if the code cannot be linked into this process.
     """
 
+    times_itself = False
+
     def __init__(
         self,
         compiled: CompiledProgram,
@@ -38,6 +41,7 @@ class InProcessCalls:
         observer: Observer | None = None,
     ) -> None:
         self._anywhere, self._sizes, self._threads = metadata.anywhere, metadata.all_sizes, threads
+        self._made_of = compiled, metadata, threads, run_part
         kernels = Kernels(compiled)
 
         def machine() -> Machine:
@@ -45,19 +49,10 @@ class InProcessCalls:
 
         self.machines = Machines(machine)
 
+    def observed(self, observer: Observer) -> InProcessCalls:
+        return InProcessCalls(*self._made_of, observer)
+
     def __call__(self, given: Given) -> list[Array]:
-        """Runs the program.
-
-        Args:
-            given: The inputs of the call.
-
-        Returns:
-            Its outputs. The arrays belong to the caller.
-
-        Raises:
-            ArtifactError: A model has run in this process before it was forked.
-            ModelError: onnxruntime does not take the inputs of a part.
-        """
         check_threads()
         wanted, rows, arrays = given
         infos = self._sizes[wanted.index].inputs

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from ...machine.cpu_flags import missing_features
 from ...machine.denormals import denormals, restore_mode, set_mode
 from ...machine.detect import cpu_family
 from ...optional_packages import load
+from ...runtime import parts
+from ...runtime.device.parts import ModelParts
 from ...runtime.inputs import Array
 from ...runtime.parts import RunPart
 from ...runtime.sizes import OPEN
@@ -154,6 +157,18 @@ class OnnxruntimeParts:
 
         return call
 
+    def on_device(self, metadata: Metadata, threads: int) -> ModelParts | None:
+        """The parts of this model for a device that executes it; None if there are none.
+
+        Args:
+            metadata: What the model says about itself.
+            threads: How many threads a session uses.
+        """
+        if not self.models:
+            return None
+        on_host = partial(self._runner, metadata, threads)
+        return ModelParts(self.models, threads, _keeps_denormals(metadata), on_host)
+
     def runner(self, metadata: Metadata, threads: int) -> RunPart | None:
         """What runs the parts for the program of this model; None if there are none.
 
@@ -164,8 +179,9 @@ class OnnxruntimeParts:
         Raises:
             ModelError: As `sessions`.
         """
-        if not self.models:
-            return None
+        return self._runner(metadata, threads) if self.models else None
+
+    def _runner(self, metadata: Metadata, threads: int) -> RunPart:
         sessions, flushed = self.sessions_of(metadata, threads), not _keeps_denormals(metadata)
 
         def run(index: int, inputs: Sequence[Array], outputs: Sequence[Array | None]) -> Sequence[Array]:
@@ -332,10 +348,7 @@ def ask_for_exact_sums(options: Any) -> None:
 
 
 def session_of(model: bytes, options: Any, weights: Mapping[str, Array] | None = None) -> Any:
-    """A session of an ONNX model on the CPU.
-
-    onnxruntime refuses to optimise some models that run: it folds constants in a branch that is never taken, and finds
-    that the sizes do not fit there. Such a model is not optimised.
+    """A session of an ONNX model on the CPU. One that onnxruntime refuses to optimise is not optimised.
 
     Its sums of products of bytes are exact on every CPU, as far as it optimises the model and the weights are constant;
     see `sums_saturate`.
@@ -357,13 +370,7 @@ def session_of(model: bytes, options: Any, weights: Mapping[str, Array] | None =
         options.add_external_initializers(list(weights), values)
         if sum(value.nbytes for value in weights.values()) > _PACKED:
             options.add_session_config_entry("session.disable_prepacking", "1")
-    try:
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception:  # its exceptions have no base class of their own; a real fault is raised again
-        if options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
-            raise
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = parts.session_of(model, options, ["CPUExecutionProvider"])
     session.weights = weights
     return session
 

@@ -25,6 +25,7 @@ from tvm.support import tar
 from ...errors import MeasureError, one_line
 from ...machine.remote import rpc, tracker
 from ...measure.timing import SAMPLE_SECONDS
+from ...runtime.calls import Observer
 from ...runtime.program import main_name
 from ...runtime.sizes import TensorInfo
 from ..artifact.artifact import CompiledModel
@@ -34,7 +35,6 @@ from ..artifact.metadata import Metadata
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from ..inputs.samples import Feeds
 from ..program.compiled import CompiledProgram
-from ..program.executor import Observer
 from .linked_main import linked_main
 
 T = TypeVar("T")

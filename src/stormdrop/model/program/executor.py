@@ -11,12 +11,13 @@ All of it is made once. A call sets where the inputs are, runs the steps, and co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by it
 import numpy as np
 
 from ...errors import ModelError
+from ...runtime.calls import Observer
 from ...runtime.inputs import Array
 from ...runtime.parts import RunPart
 from ...runtime.program import Step, View, bits_of, bytes_of, offsets_of
@@ -24,9 +25,6 @@ from ...runtime.sizes import OPEN
 from .compiled import CompiledProgram
 from .memory import aligned_memory
 from .run_steps import ENTRY_BYTES, function_of, run_steps_of
-
-Observer = Callable[[Step, bool, Callable[[], list[Array]]], None]
-"""Is told of each step before it is run (True) and after it (False). The function gives the arguments as arrays."""
 
 _TENSOR = np.dtype(
     [

@@ -1,4 +1,4 @@
-"""Calls of a model that a device executes. Several threads may use one object."""
+"""Calls of a model that a device executes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArtifactError, DeviceError, InputError, ModelError
+from ..calls import ModelCalls, Observer
 from ..inputs import Array, Given
-from ..parts import RunPart
 from ..program import Program
 from .code import DeviceCode
 from .contract import Device, StreamDevice
-from .execution import DeviceExecution, DeviceProgram, Observer
+from .execution import DeviceExecution, DeviceProgram
+from .parts import ModelParts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ _FORKED = (
 )
 
 
-class DeviceCalls:
+class DeviceCalls(ModelCalls):
     """Calls a model on a device.
 
     There is an execution, with memory of its own on the device, for each call that is in progress. It is kept for the
@@ -37,8 +38,10 @@ class DeviceCalls:
         program: The program.
         code: Its kernels.
         constants: The bytes of each constant.
-        run_part: Runs its parts, if it has some, on this machine.
+        parts: Its parts that onnxruntime runs, if it has some.
     """
+
+    on_gpu = True
 
     def __init__(
         self,
@@ -46,20 +49,15 @@ class DeviceCalls:
         program: Program,
         code: DeviceCode,
         constants: Sequence[Array],
-        run_part: RunPart | None = None,
+        parts: ModelParts | None = None,
     ) -> None:
         self._open_device, self._program, self._code = open_device, program, code
-        self._constants, self._run_part = constants, run_part
+        self._constants, self._parts = constants, parts
         self._opening = threading.Lock()
         self._opened: DeviceProgram | None = None
         self._idle: defaultdict[int, list[DeviceExecution]] = defaultdict(list)
 
     def open(self) -> None:
-        """Opens the device, and loads the kernels and the constants.
-
-        Raises:
-            DeviceError: There is no such device, it has too little memory, or the code is none for it.
-        """
         self._on_device  # noqa: B018  what it raises is wanted
 
     @property
@@ -72,7 +70,9 @@ class DeviceCalls:
         with self._opening:
             if self._opened is None:
                 self._process = os.getpid()
-                self._opened = DeviceProgram(self._open_device(), self._program, self._code, self._constants)
+                self._opened = DeviceProgram(
+                    self._open_device(), self._program, self._code, self._constants, self._parts
+                )
                 self._constants = ()  # they are on the device
             return self._opened
 
@@ -85,7 +85,7 @@ class DeviceCalls:
         try:
             execution = self._idle[size].pop()
         except IndexError:
-            execution = DeviceExecution(program, size, self._run_part)
+            execution = DeviceExecution(program, size)
         try:
             yield execution
         except (ArtifactError, DeviceError, ModelError):
@@ -96,19 +96,6 @@ class DeviceCalls:
         self._idle[size].append(execution)
 
     def __call__(self, given: Given) -> list[Array]:
-        """Runs the model.
-
-        Args:
-            given: The inputs of the call.
-
-        Returns:
-            Its outputs. The arrays belong to the caller.
-
-        Raises:
-            DeviceError: There is no such device, it has too little memory, or a kernel has failed.
-            ArtifactError: This process was forked since the model was loaded.
-            ModelError: onnxruntime does not take the inputs of a part.
-        """
         with self._execution(given.wanted.index) as execution:
             return execution.run(given.arrays, given.rows)
 
@@ -125,64 +112,27 @@ class DeviceCalls:
     def run_on_device(
         self, size: int, arrays: Sequence[Any], stream: Any = None, into: Sequence[Any] | None = None
     ) -> list[Any]:
-        """Runs the model on arrays in the memory of the device. See `DeviceExecution.run_on_device`.
-
-        Args:
-            size: The position of the size whose inputs they are.
-            arrays: The inputs in their order.
-            stream: The caller's stream.
-            into: The arrays that the outputs are written to; None makes new ones.
-
-        Returns:
-            The outputs. They belong to the caller; the stream fills them.
-
-        Raises:
-            DeviceError: As for a call.
-            InputError: An array is none that the device can use.
-        """
         with self._execution(size) as execution:
             return execution.run_on_device(arrays, stream, into)
 
     def profile(self, given: Given) -> list[tuple[str, float]]:
-        """Runs the model, and times its steps.
-
-        Args:
-            given: The inputs of the call.
-
-        Returns:
-            The symbol of each step, in the order of the execution, and its seconds.
-
-        Raises:
-            DeviceError: As for a call.
-        """
         with self._execution(given.wanted.index) as execution:
             return execution.profile(given.arrays)
 
-    def observed(self, given: Given, observer: Observer) -> list[Array]:
-        """Runs the model step by step.
-
-        Args:
-            given: The inputs of the call.
-            observer: Is told of each step.
-
-        Returns:
-            Its outputs.
-
-        Raises:
-            DeviceError: As for a call.
-        """
-        with self._execution(given.wanted.index) as execution:
-            return execution.observed(given.arrays, observer)
+    def observed(self, observer: Observer) -> ModelCalls:
+        return _ObservedCalls(self._execution, observer)
 
     def seconds(self, given: Given, calls: int) -> float:
-        """The seconds of a call by the device's clock, without the copies of inputs and outputs.
-
-        Args:
-            given: The inputs of the calls.
-            calls: How many are timed, one after the other.
-
-        Raises:
-            DeviceError: As for a call.
-        """
         with self._execution(given.wanted.index) as execution:
             return execution.seconds(given.arrays, calls)
+
+
+class _ObservedCalls(ModelCalls):
+    """Calls that an observer sees. It sees arrays of this machine."""
+
+    def __init__(self, execution: Callable[[int], AbstractContextManager[DeviceExecution]], observer: Observer) -> None:
+        self._execution, self._observer = execution, observer
+
+    def __call__(self, given: Given) -> list[Array]:
+        with self._execution(given.wanted.index) as execution:
+            return execution.observed(given.arrays, self._observer)

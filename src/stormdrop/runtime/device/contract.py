@@ -150,7 +150,13 @@ class Device(Protocol):
 
 @runtime_checkable
 class StreamQueue(Protocol):
-    """A queue whose work can go into the stream of somebody else."""
+    """A queue whose work can go into the stream of somebody else.
+
+    Attributes:
+        stream: The number of the stream that its work goes into.
+    """
+
+    stream: int
 
     def on(self, stream: int) -> AbstractContextManager[None]:
         """Puts work into a stream of somebody else, after what is in this queue, which then waits for the work.

@@ -267,14 +267,17 @@ class CudaQueue:
 
     Args:
         context: The context of the GPU.
+
+    Attributes:
+        stream: The driver's number of the stream that its work goes into.
     """
 
     def __init__(self, context: CudaContext) -> None:
         self._context, self._driver = context, context.driver
         with context:
             flags = self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-            self._stream = int(context.call("make a stream", self._driver.cuStreamCreate, int(flags)))
-        context.release_with(self, self._driver.cuStreamDestroy, self._stream)
+            self.stream = int(context.call("make a stream", self._driver.cuStreamCreate, int(flags)))
+        context.release_with(self, self._driver.cuStreamDestroy, self.stream)
 
     def upload(self, array: Array, memory: CudaMemory) -> None:
         """See `Queue`."""
@@ -300,14 +303,14 @@ class CudaQueue:
                 f"launch {prepared.entry}",
                 self._driver.cuLaunchKernel,
                 *prepared.before,
-                self._stream,
+                self.stream,
                 prepared.parameters,
                 0,
             )
 
     def capture(self, work: Work) -> Work:
         """See `Queue`: the work is a CUDA graph, which one launch puts into the stream."""
-        driver, stream = self._driver, self._stream
+        driver, stream = self._driver, self.stream
         with self._context as context, context.capturing():
             # Relaxed: what other threads allocate meanwhile does not end the capture.
             relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -338,7 +341,7 @@ class CudaQueue:
 
     def seconds(self, work: Work) -> float:
         """See `Queue`: between two events."""
-        driver, stream = self._driver, self._stream
+        driver, stream = self._driver, self.stream
         with self._context as context, _event(context, 0) as begin, _event(context, 0) as end:
             context.call("record an event", driver.cuEventRecord, begin, stream)
             work()
@@ -354,18 +357,18 @@ class CudaQueue:
         Args:
             stream: The stream.
         """
-        own = self._stream
+        own = self.stream
         order(self._context, own, stream)
-        self._stream = stream
+        self.stream = stream
         try:
             yield
         finally:
-            self._stream = own
+            self.stream = own
         order(self._context, stream, own)
 
     def _put(self, doing: str, function: Callable[..., Any], *arguments: Any) -> None:
         with self._context as context:
-            context.call(doing, function, *arguments, self._stream)
+            context.call(doing, function, *arguments, self.stream)
 
 
 def order(context: CudaContext, first: int, then: int) -> None:

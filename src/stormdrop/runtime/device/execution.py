@@ -7,29 +7,28 @@
 
     a call:       inputs to staging;  uploads, launches, downloads as one captured piece of work;  outputs from staging
 
-Where onnxruntime runs a part, the work is in pieces: one before the part, and one after it.
+Where onnxruntime runs a part, the work is in pieces: one before the part, and one after it; see `parts`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from ...errors import ArtifactError, InputError, ModelError, StormdropError, one_line
+from ..calls import Observer
 from ..inputs import Array, copy_rows, dtype_of
-from ..parts import RunPart
 from ..program import Program, SizeProgram, Step, View, bytes_of, offsets_of
 from ..sizes import OPEN, TensorInfo
 from .code import DeviceCode, DeviceKernel, Launch
 from .contract import Device, Memory, StreamDevice, StreamQueue, Work
 from .device_array import DeviceArray, GivenArray, given_array, stream_number
-
-Observer = Callable[[Step, bool, Callable[[], list[Array]]], None]
-"""Is told of each step before it is run (True) and after it (False). The function gives the arguments as arrays."""
+from .parts import TO_DEVICE, TO_HOST, DeviceTensor, ModelParts, cuda_parts
 
 
 class DeviceProgram:
@@ -40,15 +39,26 @@ class DeviceProgram:
         program: The program.
         code: Its kernels.
         constants: The bytes of each constant.
+        parts: Its parts that onnxruntime runs, if it has some.
 
     Raises:
         ArtifactError: A kernel that the program calls is not there, or has other parameters.
         DeviceError: The code is none for this device, or the device has too little memory.
+        StormdropError: Nothing can run a part.
     """
 
-    def __init__(self, device: Device, program: Program, code: DeviceCode, constants: Sequence[Array]) -> None:
+    def __init__(
+        self,
+        device: Device,
+        program: Program,
+        code: DeviceCode,
+        constants: Sequence[Array],
+        parts: ModelParts | None = None,
+    ) -> None:
         self.device, self.sizes, self.kernels = device, program.sizes, code.kernels
         _check_kernels(program, code)
+        self.cuda_parts = None if parts is None else cuda_parts(parts, device)
+        self.run_part = None if parts is None or self.cuda_parts else parts.on_host()
         self.function = device.load(code.images)
         *offsets, total = offsets_of((each.nbytes for each in constants), device.alignment)
         memory, queue = device.allocate(total), device.queue()
@@ -66,14 +76,13 @@ class DeviceExecution:
     Args:
         program: The program.
         size: The position of the size.
-        run_part: Runs the parts that kernels do not compute, on this machine.
 
     Raises:
         DeviceError: The device has too little memory.
     """
 
-    def __init__(self, program: DeviceProgram, size: int, run_part: RunPart | None = None) -> None:
-        self._size, self._run_part = program.sizes[size], run_part
+    def __init__(self, program: DeviceProgram, size: int) -> None:
+        self._size, self._run_part, self._cuda_parts = program.sizes[size], program.run_part, program.cuda_parts
         self._device, self._queue = program.device, program.device.queue()
         self._memory = _memory_of(program, self._size)
         self._views = [self._memory.of(view, program.constants, self._device) for view in self._size.views]
@@ -81,7 +90,7 @@ class DeviceExecution:
         self._outputs = _staged(self._device, self._size.outputs)
         self._kernels = program.kernels
         self._prepared = [self._prepare(program, step) for step in self._size.steps]
-        self._made: dict[int, Array] = {}  # outputs whose shape depends on data, by their positions
+        self._made: dict[int, Array | DeviceTensor] = {}  # outputs whose shape depends on data, by their positions
         self._call = self._captured(self._uploads, self._downloads)
 
     @cached_property
@@ -95,7 +104,7 @@ class DeviceExecution:
         device, queue = self._device, self._queue
         if not isinstance(device, StreamDevice) or not isinstance(queue, StreamQueue):
             raise InputError(f"{device.name}: arrays in the memory of a GPU are taken by CUDA only")
-        if any(step.kind == "part" for step in self._size.steps):
+        if self._run_part is not None and any(step.kind == "part" for step in self._size.steps):
             raise InputError("onnxruntime runs a part of the model on this machine: give arrays of this machine")
         return device, queue
 
@@ -134,8 +143,7 @@ class DeviceExecution:
         for work in self._call:
             work()
         self._queue.wait()
-        outputs = [self._made.get(index, staged) for index, staged in enumerate(self._outputs)]
-        return [(output if rows is None else output[:rows]).copy() for output in outputs]
+        return [(output if rows is None else output[:rows]).copy() for output in self._results()]
 
     def run_on_device(self, arrays: Sequence[Any], stream: Any = None, into: Sequence[Any] | None = None) -> list[Any]:
         """Executes the program on arrays in the memory of the device, without waiting for it.
@@ -155,6 +163,7 @@ class DeviceExecution:
             DeviceError: The device has too little memory, or the stream is being captured.
             InputError: An array is in other memory, of another type or shape, or not contiguous; CUDA does not drive
                 this device; or the model has parts that this machine runs.
+            ModelError: A part does not take what it reads.
         """
         (device, queue), steps = self._shared, self._on_device
         number, sources, results = stream_number(stream), self._size.inputs, self._size.outputs
@@ -163,10 +172,15 @@ class DeviceExecution:
             pairs = zip(arrays, infos, strict=True)
             return [given_array(array, info, device.gpu, device.gpu_of, number, role) for array, info in pairs]
 
+        planned = [OPEN not in info.shape for info in results]
+        if into is not None and not all(planned):
+            name = results[planned.index(False)].name
+            raise InputError(f"the shape of output {name} depends on data: it is written to no given array (into=)")
         given = checked(arrays, sources, "input")
         places = checked(into, results, "output") if into is not None else []
         outputs = [device.at(place.address) for place, _ in places] or [
-            device.allocate(memory.size) for memory in self._memory.outputs
+            device.allocate(memory.size) if known else None
+            for memory, known in zip(self._memory.outputs, planned, strict=True)
         ]
         with queue.on(number):
             for array, _ in (*given, *places):
@@ -177,12 +191,17 @@ class DeviceExecution:
             for work in steps:
                 work()
             for source, target, info in zip(self._memory.outputs, outputs, results, strict=True):
-                queue.copy(source, target, bytes_of(info.shape, info.dtype))
+                if target is not None:
+                    queue.copy(source, target, bytes_of(info.shape, info.dtype))
         if into is not None:
             return list(into)
+        made = [
+            cast(DeviceTensor, self._made[index]) if memory is None else DeviceTensor(memory, info.shape, info.dtype)
+            for index, (memory, info) in enumerate(zip(outputs, results, strict=True))
+        ]
         return [
-            DeviceArray(memory, info, device.gpu, number, device.order)
-            for memory, info in zip(outputs, results, strict=True)
+            DeviceArray(each.memory, TensorInfo(info.name, each.shape, info.dtype), device.gpu, number, device.order)
+            for each, info in zip(made, results, strict=True)
         ]
 
     def profile(self, arrays: Sequence[Array]) -> list[tuple[str, float]]:
@@ -192,12 +211,21 @@ class DeviceExecution:
             arrays: The inputs.
 
         Returns:
-            The symbol of each step, in the order of the execution, and its seconds.
+            The symbol of each step, in the order of the execution, and its seconds. A part that this machine runs has
+            three entries, of which the first and the last are the copies before and after it.
         """
         self._begin(arrays)
-        steps = range(len(self._size.steps))
-        seconds = [self._queue.seconds(partial(self._step, step)) for step in steps]
-        return [(step.symbol, each) for step, each in zip(self._size.steps, seconds, strict=True)]
+        times: list[tuple[str, float]] = []
+        for position, step in enumerate(self._size.steps):
+            if step.kind == "part" and self._cuda_parts is None:
+                begin = time.perf_counter()
+                for name in self._part_on_host(step):
+                    end = time.perf_counter()
+                    times.append((name, end - begin))
+                    begin = end
+            else:
+                times.append((step.symbol, self._queue.seconds(partial(self._step, position))))
+        return times
 
     def observed(self, arrays: Sequence[Array], observer: Observer) -> list[Array]:
         """Executes the program step by step, and tells of each.
@@ -222,7 +250,7 @@ class DeviceExecution:
             observer(step, False, arguments)
         self._downloads()
         self._queue.wait()
-        return [self._made.get(index, staged).copy() for index, staged in enumerate(self._outputs)]
+        return [output.copy() for output in self._results()]
 
     def seconds(self, arrays: Sequence[Array], calls: int) -> float:
         """The seconds of a call by the device's clock, without the copies of inputs and outputs.
@@ -262,10 +290,33 @@ class DeviceExecution:
             self._queue.launch(prepared)
 
     def _part(self, step: Step) -> None:
-        """Runs a part on this machine: what it reads is downloaded, what it writes is uploaded."""
+        """Runs a part: on the device, or on this machine."""
+        if self._cuda_parts is None:
+            for _ in self._part_on_host(step):
+                pass
+            return
+        read = [self._placed(view) for view in step.reads]
+        views = [self._size.views[view] for view in step.writes]
+        written = [
+            DeviceTensor(self._views[at], view.shape, view.dtype) for at, view in zip(step.writes, views, strict=True)
+        ]
+        try:
+            made = self._cuda_parts.run(int(step.name), read, written, cast(StreamQueue, self._queue))
+        except StormdropError:
+            raise
+        except Exception as error:  # onnxruntime's exceptions have no base class of their own
+            raise _refused(step, error) from error
+        self._made |= {view.index: tensor for view, tensor in zip(views, made, strict=True) if OPEN in view.shape}
+
+    def _part_on_host(self, step: Step) -> Iterator[str]:
+        """Runs a part on this machine. After each of three pieces of work it gives the name of that.
+
+        What it reads is downloaded; it runs; what it writes is uploaded.
+        """
         if self._run_part is None:
             raise RuntimeError(f"part {step.name} of a program needs somebody who runs it")
         read = [self._downloaded(view) for view in step.reads]
+        yield f"{step.symbol}: {TO_HOST}"
         views = [self._size.views[view] for view in step.writes]
         memory = [None if OPEN in view.shape else _empty(view) for view in views]
         try:
@@ -273,7 +324,8 @@ class DeviceExecution:
         except StormdropError:
             raise
         except Exception as error:  # onnxruntime's exceptions have no base class of their own
-            raise ModelError(f"onnxruntime does not run part {step.name}: {one_line(error)}") from error
+            raise _refused(step, error) from error
+        yield step.symbol
         sent = []  # which has to be there until the queue was waited for
         for position, view, result in zip(step.writes, views, results, strict=True):
             if OPEN in view.shape:
@@ -285,16 +337,37 @@ class DeviceExecution:
             sent.append(np.ascontiguousarray(result))
             self._queue.upload(sent[-1], self._views[position])
         self._queue.wait()
+        yield f"{step.symbol}: {TO_DEVICE}"
+
+    def _placed(self, position: int) -> DeviceTensor:
+        """A view on the device. One whose shape depends on data is there once its part has run."""
+        view = self._size.views[position]
+        made = self._made.get(view.index) if OPEN in view.shape else None
+        return made if isinstance(made, DeviceTensor) else DeviceTensor(self._views[position], view.shape, view.dtype)
 
     def _downloaded(self, position: int) -> Array | None:
         """A view as an array; None for an output whose part has not run yet."""
         view = self._size.views[position]
-        if OPEN in view.shape:
-            return self._made.get(view.index)
-        array = _empty(view)
-        self._queue.download(self._views[position], array)
+        if OPEN in view.shape and view.index not in self._made:
+            return None
+        made = self._made[view.index] if OPEN in view.shape else self._placed(position)
+        return self._on_host(made)
+
+    def _on_host(self, tensor: Array | DeviceTensor) -> Array:
+        """A tensor as an array of this machine."""
+        if not isinstance(tensor, DeviceTensor):
+            return tensor
+        array: Array = np.empty(tensor.shape, dtype_of(tensor.dtype))
+        self._queue.download(tensor.memory, array)
         self._queue.wait()
         return array
+
+    def _results(self) -> list[Array]:
+        """The outputs after a call, in memory that the next one uses again."""
+        return [
+            self._on_host(self._made[index]) if index in self._made else staged
+            for index, staged in enumerate(self._outputs)
+        ]
 
     def _uploads(self) -> None:
         for array, memory in zip(self._inputs, self._memory.inputs, strict=True):
@@ -303,6 +376,10 @@ class DeviceExecution:
     def _downloads(self) -> None:
         for array, memory in zip(self._outputs, self._memory.outputs, strict=True):
             self._queue.download(memory, array)
+
+
+def _refused(step: Step, error: Exception) -> ModelError:
+    return ModelError(f"onnxruntime does not run part {step.name}: {one_line(error)}")
 
 
 def _all(pieces: Sequence[Work]) -> None:
