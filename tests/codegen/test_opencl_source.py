@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tvm
 from across_threads import reduced_across_threads
 from tvm import te
 
@@ -46,19 +47,29 @@ def default(work: Workload, machine: OpenCl) -> Variant:
 def test_source_and_launch() -> None:
     module = build_module(default(operators.reduce(shape=(50, 96), axis=1), SOME_GPU).main, SOME_GPU.tvm())
     assert isinstance(module, OpenClModule)
-    (launch,) = module.launches
-    assert (launch.kernel, launch.arguments) == ("main_kernel", ("x0", "y0"))
+    (launch,) = module.kernel.launches
+    assert (launch.entry, launch.arguments) == ("main_kernel", (0, 1))
     assert (launch.groups, launch.items) == ((7, 1, 1), (32, 8, 1))
-    assert module.sizes == {"x0": 50 * 96 * 4, "y0": 50 * 4}
+    assert module.sizes == (50 * 96 * 4, 50 * 4)
     assert "__kernel void main_kernel" in module.source and "barrier(CLK_LOCAL_MEM_FENCE)" in module.source
 
 
 def test_what_kernels_hand_on() -> None:
     module = build_module(default(two_kernels(), SOME_GPU).main, SOME_GPU.tvm())
-    assert isinstance(module, OpenClModule) and len(module.launches) == 2
-    first, second = (set(launch.arguments) - set(module.parameters) for launch in module.launches)
-    assert first == second and len(first) == 1
-    assert module.sizes[first.pop()] == 50 * 4
+    assert isinstance(module, OpenClModule)
+    first, second = (set(launch.arguments) - {0, 1} for launch in module.kernel.launches)
+    assert first == second == {2} and module.kernel.scratch == (50 * 4,)
+
+
+def test_two_parameters_of_one_name_are_refused() -> None:
+    """Kernels name their arguments. `Workload.create` gives each its own name, and a function by hand need not."""
+    x, again = te.placeholder((64,), name="x"), te.placeholder((64,), name="x")
+    y = te.compute((64,), lambda i: x[i] - again[i], name="y")
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([x, again, y]))
+    (loop,) = schedule.get_loops(schedule.get_sblock("y"))
+    schedule.bind(loop, "threadIdx.x")
+    with pytest.raises(MeasureError, match=r"^two parameters have one name: x, x, y$"):
+        build_module(schedule.mod["main"], SOME_GPU.tvm())
 
 
 @pytest.mark.parametrize(

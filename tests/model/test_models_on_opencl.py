@@ -22,12 +22,13 @@ import stormdrop as sd
 from stormdrop import runtime
 from stormdrop.errors import ArtifactError, DeviceError, InputError
 from stormdrop.machine.opencl import opencl_devices
-from stormdrop.model.artifact.artifact_files import DEVICE, METADATA, WEIGHTS
+from stormdrop.model.artifact.artifact_files import METADATA, WEIGHTS
 from stormdrop.model.building import builder
 from stormdrop.model.profile import profile
 from stormdrop.runtime.device.code import OPENCL_SOURCE, DeviceCode, DeviceKernel, Image, Launch
 from stormdrop.runtime.device.execution import DeviceExecution, DeviceProgram
 from stormdrop.runtime.device.opencl import OpenClDevice
+from stormdrop.runtime.folder import DEVICE
 from stormdrop.runtime.program import Program, SizeProgram, Step, View
 from stormdrop.runtime.sizes import TensorInfo
 

@@ -16,9 +16,9 @@ from ..errors import MeasureError
 from ..machine.contract import OPENCL
 from ..machine.gpu import Gpu
 from ..machine.known_gpus import ARCH
-from ..runtime.device.code import CUBIN, OPENCL_SOURCE, PTX, DeviceKernel, Image, Launch
+from ..runtime.device.code import CUBIN, OPENCL_SOURCE, PTX, DeviceKernel, Image
 from .cuda import Resources, compile_for
-from .gpu_lowering import KernelLaunch, argument_bytes, launches_of, lower_for_gpu
+from .gpu_lowering import argument_bytes, device_kernel, launches_of, lower_for_gpu
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def build_for_device(functions: Mapping[str, PrimFunc], device: Gpu) -> DeviceMo
         device: What they are for.
 
     Raises:
-        MeasureError: There is no `nvcc`, or it refuses the source, for one of the target's architectures; or nothing
-            of a function is bound to threads, which would be lost without a word.
+        MeasureError: There is no `nvcc`, or it refuses the source, for one of the target's architectures; nothing of a
+            function is bound to threads, which would be lost without a word; or as `device_kernel`.
         Exception: Whatever TVM raises.
     """
     target = device.tvm()
@@ -56,7 +56,7 @@ def build_for_device(functions: Mapping[str, PrimFunc], device: Gpu) -> DeviceMo
         host, of_function = lower_for_gpu(function, target, symbol)
         if not of_function:
             raise MeasureError(f"{symbol}: none of its loops is bound to the threads of a GPU")
-        kernels[symbol] = _kernel(function, launches_of(host, of_function), argument_bytes(of_function))
+        kernels[symbol] = device_kernel(function, launches_of(host, of_function), argument_bytes(of_function))
         lowered |= of_function
     _, _, finalize = tvm.tirx.get_default_tir_pipeline(target)
     opencl = device.device == OPENCL
@@ -70,21 +70,3 @@ def build_for_device(functions: Mapping[str, PrimFunc], device: Gpu) -> DeviceMo
     compiled = {arch: compile_for(source, arch) for arch in (device.arch, *device.architectures)}
     images = [Image(CUBIN if arch.startswith(ARCH) else PTX, arch, code) for arch, (code, _) in compiled.items()]
     return DeviceModule(kernels, source, images, compiled[device.arch][1])
-
-
-def _kernel(function: PrimFunc, launches: tuple[KernelLaunch, ...], sizes: Mapping[str, int]) -> DeviceKernel:
-    """A kernel of a program: its launches, with the positions of their arguments."""
-    positions = {str(buffer.name): position for position, buffer in enumerate(function.params)}
-    count = len(positions)
-    if count != len(function.params):
-        raise MeasureError(f"two parameters have one name: {', '.join(str(each.name) for each in function.params)}")
-    handed_on = dict.fromkeys(name for launch in launches for name in launch.arguments if name not in positions)
-    positions |= {name: count + position for position, name in enumerate(handed_on)}
-    return DeviceKernel(
-        tuple(
-            Launch(each.kernel, tuple(positions[name] for name in each.arguments), each.groups, each.items)
-            for each in launches
-        ),
-        count,
-        tuple(sizes[name] for name in handed_on),
-    )

@@ -7,6 +7,7 @@ local buffer of bfloat16 one of float32, which takes twice the memory that a sch
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from tvm_ffi import structural_walk
 from ..errors import MeasureError
 from ..ir.attributes import DISJOINT_SHARED
 from ..ir.elementary import expand_for_gpu
+from ..runtime.device.code import DeviceKernel, Launch
 from .bfloat16 import with_bits
 
 GPU_PIPELINE = "stormdrop_gpu"
@@ -190,6 +192,35 @@ def _three(extents: Mapping[str, int], kind: str) -> tuple[int, int, int]:
 def _argument(parameter: Any) -> str:
     """The name of the buffer that a kernel's parameter points to."""
     return str(parameter.name).removesuffix("_ptr")
+
+
+def device_kernel(function: PrimFunc, launches: Sequence[KernelLaunch], sizes: Mapping[str, int]) -> DeviceKernel:
+    """The launches of a scheduled function, with the positions of their arguments.
+
+    Args:
+        function: The scheduled function.
+        launches: Its launches.
+        sizes: The bytes of what the kernels take, by name.
+
+    Raises:
+        MeasureError: Two parameters have one name; or a kernel takes what is no parameter, and no other kernel takes.
+    """
+    parameters = [str(buffer.name) for buffer in function.params]
+    if len(set(parameters)) < len(parameters):
+        raise MeasureError(f"two parameters have one name: {', '.join(parameters)}")
+    uses = Counter(name for launch in launches for name in launch.arguments)
+    handed_on = [name for name in uses if name not in parameters]
+    if lonely := [name for name in handed_on if uses[name] == 1]:
+        raise MeasureError(f"{', '.join(lonely)}: no parameter, and nothing that one kernel hands on to another")
+    positions = {name: position for position, name in enumerate([*parameters, *handed_on])}
+    return DeviceKernel(
+        tuple(
+            Launch(each.kernel, tuple(positions[name] for name in each.arguments), each.groups, each.items)
+            for each in launches
+        ),
+        len(parameters),
+        tuple(sizes[name] for name in handed_on),
+    )
 
 
 def argument_bytes(kernels: Mapping[str, PrimFunc]) -> dict[str, int]:

@@ -6,16 +6,14 @@ before code is generated.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm.tirx import PrimFunc
 
-from ..errors import MeasureError
-from .gpu_lowering import KernelLaunch, argument_bytes, launches_of, lower_for_gpu
+from ..runtime.device.code import DeviceKernel
+from .gpu_lowering import argument_bytes, device_kernel, launches_of, lower_for_gpu
 
 
 @dataclass(frozen=True)
@@ -24,15 +22,13 @@ class OpenClModule:
 
     Attributes:
         source: The source of all kernels.
-        launches: How they are launched, in this order.
-        parameters: The names of the parameters of the scheduled function, in order.
-        sizes: The bytes of each argument of the kernels, by name.
+        kernel: How they are launched.
+        sizes: The bytes of each parameter of the function, 0 if no kernel takes it, and then of what kernels hand on.
     """
 
     source: str
-    launches: tuple[KernelLaunch, ...]
-    parameters: tuple[str, ...]
-    sizes: Mapping[str, int]
+    kernel: DeviceKernel
+    sizes: tuple[int, ...]
 
 
 def build_opencl(function: PrimFunc, target: Any) -> OpenClModule:
@@ -43,15 +39,13 @@ def build_opencl(function: PrimFunc, target: Any) -> OpenClModule:
         target: TVM's target of the kind "opencl".
 
     Raises:
-        MeasureError: What a kernel takes is no parameter of the function, and no other kernel takes it.
+        MeasureError: As `device_kernel`.
     """
     host, kernels = lower_for_gpu(function, target)
-    launches = launches_of(host, kernels)
+    sizes = argument_bytes(kernels)
+    kernel = device_kernel(function, launches_of(host, kernels), sizes)
     _, _, finalize = tvm.tirx.get_default_tir_pipeline(target)
     generate = tvm.get_global_func("target.build.opencl")
     source = generate(finalize()(tvm.IRModule(dict(kernels))), target).inspect_source("cl")
-    parameters = tuple(str(buffer.name) for buffer in function.params)
-    uses = Counter(name for launch in launches for name in launch.arguments)
-    if lonely := [name for name, count in uses.items() if count == 1 and name not in parameters]:
-        raise MeasureError(f"{', '.join(lonely)}: no parameter, and nothing that one kernel hands on to another")
-    return OpenClModule(str(source), launches, parameters, argument_bytes(kernels))
+    taken = (sizes.get(str(buffer.name), 0) for buffer in function.params)
+    return OpenClModule(str(source), kernel, (*taken, *kernel.scratch))

@@ -1,37 +1,37 @@
-"""Executes kernels on an OpenCL device: memory, programs, launches. The package `pyopencl` (an extra) does the work."""
+"""Executes the kernels of candidates on an OpenCL device, by `runtime.device.opencl`."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import MeasureError
-from ..runtime.device.opencl import first_error
+from ..errors import DeviceError, MeasureError
+from ..runtime.device import opencl
+from ..runtime.device.code import OPENCL_SOURCE, Image, Launch
+from ..runtime.device.contract import Memory, Work
 from .opencl import OpenClModule
 
 Array = NDArray[Any]
 
 
 class OpenClTensor:
-    """An array in the memory of an OpenCL device, with the methods of TVM's tensors that are used here."""
+    """An array in the memory of an OpenCL device, with the methods of TVM's tensors that are used here.
 
-    def __init__(self, queue: Any, buffer: Any, shape: tuple[int, ...], dtype: str, offset: int = 0) -> None:
-        """Describes memory that was allocated.
+    Args:
+        queue: The queue of the device.
+        memory: Its memory.
+        shape: The extents.
+        dtype: The type of an element.
+    """
 
-        Args:
-            queue: pyopencl's queue.
-            buffer: pyopencl's buffer.
-            shape: The extents.
-            dtype: The type of an element.
-            offset: The bytes of the buffer before the first element. Such a tensor is no argument for kernels.
-        """
-        self.buffer, self.shape, self.dtype = buffer, shape, dtype
-        self._queue, self._offset = queue, offset
+    def __init__(self, queue: opencl.OpenClQueue, memory: Memory, shape: tuple[int, ...], dtype: str) -> None:
+        self.memory, self.shape, self.dtype = memory, shape, dtype
+        self._queue = queue
 
     def numpy(self) -> Array:
         """A copy of the elements, after all kernels have ended."""
@@ -43,10 +43,8 @@ class OpenClTensor:
         Args:
             array: An array of this shape and type.
         """
-        import pyopencl
-
-        if array.nbytes:
-            pyopencl.enqueue_copy(self._queue, array, self.buffer, src_offset=self._offset)
+        self._queue.download(self.memory, array)
+        self._queue.wait()
         return array
 
     def copyfrom(self, array: Array) -> None:
@@ -55,11 +53,8 @@ class OpenClTensor:
         Args:
             array: An array of this shape and type.
         """
-        import pyopencl
-
-        if array.nbytes:
-            values = np.ascontiguousarray(array)
-            pyopencl.enqueue_copy(self._queue, self.buffer, values, dst_offset=self._offset)
+        self._queue.upload(np.ascontiguousarray(array), self.memory)
+        self._queue.wait()
 
 
 class OpenClKernel:
@@ -74,74 +69,77 @@ class OpenClKernel:
     """
 
     def __init__(self, runtime: OpenClRuntime, module: OpenClModule) -> None:
-        self._runtime, self._module = runtime, module
-        program = runtime.build(module.source)
-        self._kernels = [getattr(program, launch.kernel) for launch in module.launches]
-        for kernel, launch in zip(self._kernels, module.launches, strict=True):
-            if launch.threads > (most := runtime.most_work_items(kernel)):
-                raise MeasureError(
-                    f"{launch.kernel} has {launch.threads} work-items in a work-group; the device executes at"
-                    f" most {most} with what the kernel needs"
-                )
-        inner = {name for launch in module.launches for name in launch.arguments} - set(module.parameters)
-        self._handed_on = {name: runtime.allocate(module.sizes[name]) for name in inner}
-        if runtime.on_cpu:
-            self._compile_for_work_groups()
+        self._runtime, self._launches = runtime, module.kernel.launches
+        device = runtime.device
+        try:
+            self._function = device.load([Image(OPENCL_SOURCE, "", module.source.encode())])
+            for launch in self._launches:
+                device.check_items(self._function(launch.entry), launch)
+            self._handed_on = [device.allocate(size) for size in module.kernel.scratch]
+            if runtime.on_cpu:
+                self._compile_for_work_groups(module.sizes)
+        except DeviceError as error:
+            raise MeasureError(str(error)) from error
 
-    def __call__(self, *tensors: OpenClTensor) -> list[Any]:
-        """Enqueues the kernels. Returns their events, in order.
+    def __call__(self, *tensors: OpenClTensor) -> None:
+        """Enqueues the kernels.
 
         Args:
             tensors: An argument for each parameter of the scheduled function.
         """
-        memory = {
-            **self._handed_on,
-            **{name: each.buffer for name, each in zip(self._module.parameters, tensors, strict=True)},
-        }
-        return [self._launch(position, memory) for position in range(len(self._kernels))]
+        self.prepared(*tensors)()
 
-    def _launch(self, position: int, memory: dict[str, Any], groups: tuple[int, ...] | None = None) -> Any:
-        launch = self._module.launches[position]
-        arguments = [memory[name] for name in launch.arguments]
-        return self._kernels[position](
-            self._runtime.queue, groups or launch.groups, launch.items, *arguments, g_times_l=True
-        )
+    def prepared(self, *tensors: OpenClTensor) -> Work:
+        """What enqueues the kernels with these arguments.
 
-    def _compile_for_work_groups(self) -> None:
+        Args:
+            tensors: As for a call.
+        """
+        return self._work(self._launches, [*(each.memory for each in tensors), *self._handed_on])
+
+    def _work(self, launches: Sequence[Launch], memory: Sequence[Memory]) -> Work:
+        queue, prepare = self._runtime.queue, self._runtime.device.prepare
+        ready = [
+            prepare(self._function(launch.entry), launch, [memory[position] for position in launch.arguments])
+            for launch in launches
+        ]
+
+        def work() -> None:
+            for each in ready:
+                queue.launch(each)
+
+        return work
+
+    def _compile_for_work_groups(self, sizes: Sequence[int]) -> None:
         """Executes one work-group of each kernel: PoCL compiles a kernel again for each size of work-groups.
 
         So that happens when a kernel is built, and not when it is first timed.
         """
-        memory = {name: self._runtime.zeros(size) for name, size in self._module.sizes.items()}
-        for position in range(len(self._kernels)):
-            self._launch(position, memory, (1, 1, 1))
-        self._runtime.queue.finish()
+        memory = [self._runtime.tensor(np.zeros(size, np.uint8)).memory for size in sizes]
+        self._work([replace(launch, groups=(1, 1, 1)) for launch in self._launches], memory)()
+        self._runtime.queue.wait()
 
 
 class OpenClRuntime:
     """One OpenCL device in this process.
 
+    Args:
+        device: The device as pyopencl knows it.
+
     Attributes:
-        queue: pyopencl's queue, which takes the time of each kernel.
+        device: The device.
+        queue: Its queue.
         on_cpu: Whether the cores of this machine execute the kernels.
         simulated: Whether the device is the simulator Oclgrind.
     """
 
     def __init__(self, device: Any) -> None:
-        """Makes a context and a queue.
-
-        Args:
-            device: The device as pyopencl knows it.
-        """
         import pyopencl as cl
 
-        self.context = cl.Context([device])
-        self.queue = cl.CommandQueue(self.context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        self.device = opencl.OpenClDevice(device)
+        self.queue = self.device.queue()
         self.simulated = device.platform.name.startswith("Oclgrind")
         self.on_cpu = bool(device.type & cl.device_type.CPU) and not self.simulated
-        self._device = device
-        self._half = "cl_khr_fp16" in device.extensions.split()
-        self._alignment = device.mem_base_addr_align // 8
 
     def load(self, module: OpenClModule) -> OpenClKernel:
         """The kernels of a module, ready to run.
@@ -150,59 +148,9 @@ class OpenClRuntime:
             module: What `build_opencl` has made.
 
         Raises:
-            MeasureError: The driver does not compile the source.
+            MeasureError: As `OpenClKernel`.
         """
         return OpenClKernel(self, module)
-
-    def build(self, source: str) -> Any:
-        """The program of a source.
-
-        Args:
-            source: OpenCL's C.
-
-        Raises:
-            MeasureError: The driver does not compile it, or it needs float16, which the device lacks.
-        """
-        import pyopencl as cl
-
-        if "cl_khr_fp16" in source and not self._half:
-            raise MeasureError("this OpenCL device does not compute in float16 (cl_khr_fp16)")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", cl.CompilerWarning)  # the compiler has said something
-            try:
-                return cl.Program(self.context, source).build()
-            except cl.RuntimeError as error:
-                raise MeasureError(f"the OpenCL compiler: {first_error(str(error))}") from error
-
-    def most_work_items(self, kernel: Any) -> int:
-        """The most work-items of a work-group with which the device executes a kernel.
-
-        Args:
-            kernel: pyopencl's kernel.
-        """
-        import pyopencl as cl
-
-        return int(kernel.get_work_group_info(cl.kernel_work_group_info.WORK_GROUP_SIZE, self._device))
-
-    def allocate(self, size: int) -> Any:
-        """Memory of the device that kernels read and write.
-
-        Args:
-            size: Bytes.
-        """
-        import pyopencl as cl
-
-        return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, max(1, size))
-
-    def zeros(self, size: int) -> Any:
-        """The same, filled with zeros.
-
-        Args:
-            size: Bytes.
-        """
-        buffer = self.allocate(size)
-        OpenClTensor(self.queue, buffer, (size,), "uint8").copyfrom(np.zeros(size, "uint8"))
-        return buffer
 
     def tensor(self, array: Array) -> OpenClTensor:
         """A copy of an array on the device.
@@ -221,8 +169,7 @@ class OpenClRuntime:
             shape: The extents.
             dtype: The type of an element.
         """
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        return OpenClTensor(self.queue, self.allocate(size), tuple(shape), dtype)
+        return OpenClTensor(self.queue, self.device.allocate(_bytes(shape, dtype)), tuple(shape), dtype)
 
     def guarded(self, shape: Sequence[int], dtype: str, guard: int) -> tuple[OpenClTensor, list[OpenClTensor]]:
         """A tensor with memory before and after it that no kernel may write to.
@@ -235,23 +182,19 @@ class OpenClRuntime:
         Returns:
             The tensor, and the memory before and after it as tensors of uint8.
         """
-        import pyopencl as cl
+        size = max(1, _bytes(shape, dtype))
+        begin = math.ceil(guard / self.device.alignment) * self.device.alignment
+        whole = self.device.allocate(begin + size + guard)
+        middle, *outside = (
+            OpenClTensor(self.queue, self.device.part(whole, start, length), extents, kind)
+            for start, length, extents, kind in (
+                (begin, size, tuple(shape), dtype),
+                (0, begin, (begin,), "uint8"),
+                (begin + size, guard, (guard,), "uint8"),
+            )
+        )
+        return middle, outside
 
-        size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
-        begin = -(-guard // self._alignment) * self._alignment
-        whole = self.allocate(begin + size + guard)
-        middle = whole.get_sub_region(begin, size, cl.mem_flags.READ_WRITE)
-        outside = [
-            OpenClTensor(self.queue, whole, (length,), "uint8", start)
-            for start, length in ((0, begin), (begin + size, guard))
-        ]
-        return OpenClTensor(self.queue, middle, tuple(shape), dtype), outside
 
-    def seconds(self, events: Sequence[Any]) -> float:
-        """The seconds from the start of the first kernel to the end of the last one, after they have ended.
-
-        Args:
-            events: What executions of a kernel have returned, in order.
-        """
-        events[-1].wait()
-        return float(events[-1].profile.end - events[0].profile.start) * 1e-9
+def _bytes(shape: Sequence[int], dtype: str) -> int:
+    return math.prod(shape) * np.dtype(dtype).itemsize

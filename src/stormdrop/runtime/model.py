@@ -14,8 +14,8 @@ import numpy as np
 from ..errors import ArtifactError, InputError, one_line
 from .calling import CallableModel
 from .calls import ModelCalls
-from .device import code as device_code
 from .device.calls import DeviceCalls
+from .device.code import read_files
 from .device.opening import open_device
 from .device.parts import ModelParts
 from .folder import DEVICE, PROGRAM, WEIGHTS, OpenFolder
@@ -161,7 +161,7 @@ def _on_device(path: Path, files: OpenFolder, parts: Parts | None, threads: int)
     try:
         program = program_of(json.loads(files.read(PROGRAM)))
         name = DEVICE
-        code = device_code.from_json(files.read(DEVICE), files.read)
+        code = read_files(files.read)
     except ValueError as error:
         raise ArtifactError(f"{path}: {name} cannot be read: {one_line(error)}") from error
     weights = np.frombuffer(files.read(WEIGHTS) if program.constants else b"", np.uint8)

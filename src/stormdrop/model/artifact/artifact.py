@@ -36,8 +36,8 @@ from ...machine.threads import checked_threads
 from ...measure.timing import time_calls
 from ...runtime.calling import CallableModel
 from ...runtime.calls import ModelCalls, Observer
-from ...runtime.device import code as device_code
 from ...runtime.device.calls import DeviceCalls
+from ...runtime.device.code import DeviceCode, files_of
 from ...runtime.device.opening import CUDA, open_device
 from ...runtime.device.parts import copied_bytes
 from ...runtime.inputs import CallInputs
@@ -49,7 +49,6 @@ from ..program.document import to_json
 from ..program.weights_file import write_constants
 from . import artifact_files
 from .artifact_files import (
-    DEVICE,
     INTERFACE,
     METADATA,
     NATIVE,
@@ -148,7 +147,7 @@ class CompiledModel(CallableModel):
         named = self.metadata.target.get("info") or self.metadata.target
         return self._device_calls(program, program.device, name=str(named.get("name", "")))
 
-    def _device_calls(self, program: CompiledProgram, code: device_code.DeviceCode, **which: Any) -> DeviceCalls:
+    def _device_calls(self, program: CompiledProgram, code: DeviceCode, **which: Any) -> DeviceCalls:
         opened = functools.partial(open_device, self.metadata.device, **which)
         parts = self.foreign.on_device(self.metadata, self.threads)
         return DeviceCalls(opened, program.program, code, program.constants, parts)
@@ -478,17 +477,16 @@ class CompiledModel(CallableModel):
             artifact_files.write_module(code, "bc", folder / file)
         return files
 
-    def _write_device_code(self, code: device_code.DeviceCode, folder: Path, native: bool) -> list[str]:
+    def _write_device_code(self, code: DeviceCode, folder: Path, native: bool) -> list[str]:
         """Writes the kernels of a GPU. Returns the names of the files."""
         if native:
             raise ArtifactError(
                 f"{self.metadata.name}: is for a GPU and needs no TVM to run as it is: leave native out"
             )
-        files = device_code.image_files(code.images)
-        for file, image in zip(files, code.images, strict=True):
-            (folder / file).write_bytes(image.code)
-        (folder / DEVICE).write_bytes(device_code.to_json(code))
-        return [DEVICE, *files]
+        files = files_of(code)
+        for file, content in files.items():
+            (folder / file).write_bytes(content)
+        return list(files)
 
     def _link(self, kernels: Sequence[Any], library: Path) -> None:
         from ..native import link

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...errors import ArtifactError
+from ...runtime.folder import DEVICE
 from .atomic_folder import find_folder, probe, recover, replace_folder
 
-METADATA, PROGRAM, KERNELS, NATIVE, DEVICE = "metadata.json", "program.json", "kernels.bc", "model.so", "device.json"
+METADATA, PROGRAM, KERNELS, NATIVE = "metadata.json", "program.json", "kernels.bc", "model.so"
 WEIGHTS, TUNING, INTERFACE = "weights.bin", "tuning.json.gz", "stormdrop.h"
 """The names of the files; `artifact` says what they hold."""
 

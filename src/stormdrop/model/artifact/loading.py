@@ -18,13 +18,13 @@ import numpy as np
 from ...errors import ArtifactError, InputError, TargetError, one_line
 from ...machine import cpu_flags
 from ...machine.tiles import permit
-from ...runtime.device import code as device_code
+from ...runtime.device.code import read_files
+from ...runtime.folder import DEVICE
 from ...runtime.library import Library, library_of
 from ..program.compiled import CompiledProgram, NativeCode
 from ..program.document import from_json
 from ..program.weights_file import constants_in, map_constants
 from .artifact_files import (
-    DEVICE,
     KERNELS,
     METADATA,
     NATIVE,
@@ -112,9 +112,7 @@ def _load(
             device = None
             if metadata.device:
                 name = DEVICE
-                device = device_code.from_json(
-                    Path(copies[DEVICE]).read_bytes(), lambda file: Path(copies[file]).read_bytes()
-                )
+                device = read_files(lambda file: Path(copies[file]).read_bytes())
             for name in () if metadata.device else kernels:
                 code = _load_kernels(path, name, copies[name], checksums[name], metadata, here)
                 if isinstance(code, Library):

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...errors import one_line
+from ..folder import DEVICE
 
 CUBIN, PTX, OPENCL_SOURCE = "cubin", "ptx", "cl"
 """The forms of code: machine code of one NVIDIA architecture; NVIDIA's portable code; the source of OpenCL kernels."""
@@ -82,61 +83,54 @@ class DeviceCode:
     images: Sequence[Image]
 
 
-def image_files(images: Sequence[Image]) -> list[str]:
-    """The names of the files that hold images, which are numbered for each form and architecture.
-
-    Args:
-        images: The images.
-
-    Example:
-        >>> image_files([Image(OPENCL_SOURCE, "", b"")])
-        ['kernels-0.cl']
-        >>> image_files([Image(CUBIN, "sm_80", b""), Image(CUBIN, "sm_86", b""), Image(CUBIN, "sm_80", b"")])
-        ['kernels-0.sm_80.cubin', 'kernels-0.sm_86.cubin', 'kernels-1.sm_80.cubin']
-    """
-    numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
-    ends = [".".join(filter(None, [image.arch, image.form])) for image in images]
-    return [f"kernels-{next(numbers[end])}.{end}" for end in ends]
-
-
-def to_json(code: DeviceCode) -> bytes:
-    """The launches of kernels, and in which files their code is, as text.
+def files_of(code: DeviceCode) -> dict[str, bytes]:
+    """The files that hold kernels in an artifact, by name: the code itself, and how it is launched.
 
     Args:
         code: The kernels.
 
     Example:
         >>> relu = DeviceKernel((Launch("relu_kernel", (0, 1), (4, 1, 1), (256, 1, 1)),), 2)
-        >>> to_json(DeviceCode({"relu": relu}, []))  # doctest: +ELLIPSIS
-        b'{"kernels": {"relu": {"launches": [["relu_kernel", [0, 1], [4, 1, 1], [256, 1, 1], 0]], ...}}, "images": []}'
+        >>> files = files_of(DeviceCode({"relu": relu}, [Image(CUBIN, "sm_80", b"..."), Image(CUBIN, "sm_86", b"...")]))
+        >>> list(files)
+        ['kernels-0.sm_80.cubin', 'kernels-0.sm_86.cubin', 'device.json']
+        >>> files["device.json"]  # doctest: +ELLIPSIS
+        b'{"kernels": {"relu": {"launches": [["relu_kernel", [0, 1], [4, 1, 1], [256, 1, 1], 0]], ...}}, "images": ...}'
     """
     kernels = {
         symbol: {**asdict(kernel), "launches": [list(asdict(launch).values()) for launch in kernel.launches]}
         for symbol, kernel in code.kernels.items()
     }
-    files = zip(image_files(code.images), code.images, strict=True)
-    images = [{"file": file, "form": image.form, "arch": image.arch} for file, image in files]
-    return json.dumps({"kernels": kernels, "images": images}).encode()
+    files = list(zip(_image_files(code.images), code.images, strict=True))
+    images = [{"file": name, "form": image.form, "arch": image.arch} for name, image in files]
+    document = json.dumps({"kernels": kernels, "images": images}).encode()
+    return {**{name: image.code for name, image in files}, DEVICE: document}
 
 
-def from_json(data: bytes, read: Callable[[str], bytes]) -> DeviceCode:
-    """The kernels of a text, checked, with their code.
+def read_files(read: Callable[[str], bytes]) -> DeviceCode:
+    """The kernels of an artifact, checked.
 
     Args:
-        data: What `to_json` has made.
         read: Gives the content of a file.
 
     Raises:
-        ValueError: The text is something else; the message is one line.
+        ValueError: The files are none that `files_of` has made; the message is one line.
         Exception: Whatever `read` raises.
     """
-    document = json.loads(data)
+    document = json.loads(read(DEVICE))
     try:
         kernels = {symbol: _kernel(symbol, entry) for symbol, entry in document["kernels"].items()}
         described = [(_text(each["file"]), _text(each["form"]), _text(each["arch"])) for each in document["images"]]
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(one_line(error)) from error
     return DeviceCode(kernels, [Image(form, arch, read(file)) for file, form, arch in described])
+
+
+def _image_files(images: Sequence[Image]) -> list[str]:
+    """The names of the files that hold images, which are numbered for each form and architecture."""
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    ends = [".".join(filter(None, [image.arch, image.form])) for image in images]
+    return [f"kernels-{next(numbers[end])}.{end}" for end in ends]
 
 
 def _text(value: Any) -> str:

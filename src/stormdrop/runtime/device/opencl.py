@@ -143,13 +143,7 @@ class OpenClDevice:
 
     def prepare(self, function: Any, launch: Launch, arguments: Sequence[_Memory]) -> Any:
         """See `Device`."""
-        threads = math.prod(launch.items)
-        group = self._cl.kernel_work_group_info.WORK_GROUP_SIZE
-        if threads > (most := int(function.get_work_group_info(group, self._device))):
-            raise DeviceError(
-                f"{self.name}: {launch.entry} has {threads} work-items in a work-group; the device executes at most"
-                f" {most} with what the kernel needs"
-            )
+        self.check_items(function, launch)
         if launch.shared:
             raise DeviceError(f"{self.name}: {launch.entry} asks for local memory at its launch, which OpenCL cannot")
         try:
@@ -158,6 +152,24 @@ class OpenClDevice:
             raise DeviceError(f"{self.name}: {launch.entry}: {one_line(error)}") from error
         extents = tuple(groups * items for groups, items in zip(launch.groups, launch.items, strict=True))
         return function, extents, launch.items, tuple(arguments)  # which nothing else may keep
+
+    def check_items(self, function: Any, launch: Launch) -> None:
+        """Checks the size of the work-groups of a launch.
+
+        Args:
+            function: The kernel.
+            launch: How it is launched.
+
+        Raises:
+            DeviceError: They are larger than the device can execute.
+        """
+        threads = math.prod(launch.items)
+        group = self._cl.kernel_work_group_info.WORK_GROUP_SIZE
+        if threads > (most := int(function.get_work_group_info(group, self._device))):
+            raise DeviceError(
+                f"{self.name}: {launch.entry} has {threads} work-items in a work-group; the device executes at most"
+                f" {most} with what the kernel needs"
+            )
 
     def queue(self) -> OpenClQueue:
         """See `Device`."""
