@@ -65,6 +65,12 @@ def test_heat_slows_and_the_limit_of_power_does_not(two: SimpleNamespace) -> Non
 
 
 @pytest.mark.usefixtures("two")
+def test_the_memory_that_nobody_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda number: SimpleNamespace(free=[80, 40][number]))
+    assert (driver.free_memory(0), driver.free_memory(1)) == (80, 40)
+
+
+@pytest.mark.usefixtures("two")
 def test_what_a_gpu_does_not_tell_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> int:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

@@ -10,6 +10,7 @@ import pytest
 
 from stormdrop.errors import ModelError
 from stormdrop.machine.cpu import Cpu
+from stormdrop.machine.gpu import GPUS, Gpu
 from stormdrop.machine.sharing.lock import MachineLock
 from stormdrop.model.building.builder import ModelBuilder
 from stormdrop.model.graph.graph import Graph
@@ -66,6 +67,25 @@ def test_it_is_not_built_if_that_would_take_much_of_the_time_or_of_the_memory(
     long = TuningRun(time.perf_counter(), 600.0, None)
     found = measure_baseline(residual, builder_of(residual, target), target, [feeds], long)
     assert (found.model, found.peer, found.missing) == (None, None, "its weights take much of the memory")
+
+
+@pytest.mark.compiles
+def test_a_model_for_a_gpu_has_to_leave_room_in_the_memory_of_the_gpu(
+    residual: Graph, target: Cpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder, run = builder_of(residual, target), TuningRun(time.perf_counter(), 600.0, None)
+
+    def build(*_: object) -> None:
+        raise ModelError("it is built")
+
+    monkeypatch.setattr(ModelBuilder, "build", build)
+    for free, missing in (
+        (2.0, "its weights take much of the memory"),
+        (9.0, "a default schedule cannot be compiled"),
+    ):
+        monkeypatch.setattr(Gpu, "free_memory", free * residual.constant_bytes)
+        found = measure_baseline(residual, builder, GPUS["a100"], [random_feeds(residual.inputs)], run)
+        assert found.missing == missing
 
 
 @pytest.mark.compiles

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ from .known_gpus import (
     KnownGpu,
     by_numbers,
 )
-from .nvml import GpuInfo, visible_gpus
+from .nvml import GpuInfo, free_memory, visible_gpus
 from .remote.rpc import connect
 from .threads import thread_count
 
@@ -147,6 +148,11 @@ class Gpu:
     def conditions(self) -> dict[str, str]:
         """The driver, highest clocks and power limit of each such GPU in this machine; empty if a runner measures."""
         return {} if self.runner else {f"gpu {info.number}": str(info) for info in self._local_gpus}
+
+    @property
+    def free_memory(self) -> float:
+        """The bytes of the device's memory that a model can have here; infinite if they are not known."""
+        return min((free_memory(number) or math.inf for number in self.gpus), default=math.inf)
 
     @property
     def cuda_index(self) -> int:

@@ -139,6 +139,11 @@ class OpenCl(Gpu):
         return []
 
     @property
+    def free_memory(self) -> float:
+        """The bytes of the device's memory. OpenCL does not say how many are in use."""
+        return float(self.local_device().global_mem_size)
+
+    @property
     def conditions(self) -> dict[str, str]:
         """The driver and the highest clock."""
         assert self.info is not None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from ...errors import DeviceError, LockTimeout, ModelError
 from ...machine.contract import CPU, Machine
+from ...machine.gpu import Gpu
 from ...machine.process.memory import available_memory
 from ...machine.sharing.lock import MachineLock
 from ...measure.timing import FEWEST_ROUNDS, rounds_within
@@ -76,7 +77,8 @@ def measure_baseline(
         feeds: The inputs at each of its sizes.
         run: The run of the tuning.
     """
-    if graph.constant_bytes > _MEMORY * available_memory():
+    free = available_memory()  # of this machine, which has the weights of a model for a GPU, too
+    if graph.constant_bytes > _MEMORY * (min(free, machine.free_memory) if isinstance(machine, Gpu) else free):
         return Baseline(missing="its weights take much of the memory")
     if _PER_KERNEL * len(graph.tasks) / machine.cores > _SHARE * _left(run):
         return Baseline(missing="no time was left")
