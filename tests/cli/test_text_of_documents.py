@@ -93,6 +93,7 @@ def test_run_prints_its_document(capsys: pytest.CaptureFixture[str], limits: dic
     kernels = [
         {"name": "a" * 70, "calls": 2, "seconds": 0.04, "flops": 1e9, "bytes": 1e6, "layers": ["net.conv", "net.relu"]},
         {"name": "foreign", "calls": 1, "seconds": 0.01, "flops": None, "bytes": None, "layers": []},
+        {"name": "foreign: copy", "calls": 1, "seconds": 0.02, "flops": None, "bytes": 4096, "layers": []},
     ]
     layers = [{"layers": ["net.conv", "net.relu"], "kernels": ["a" * 70], "seconds": 0.04}]
     profile = {"seconds": 0.1, "outside": 0.05, "moving": 0.0, "kernels": kernels, "limits": limits, "layers": layers}
@@ -104,6 +105,7 @@ def test_run_prints_its_document(capsys: pytest.CaptureFixture[str], limits: dic
     # 1e9 FLOP at 1e11 FLOP/s are 10 ms of the 20 ms of a call.
     assert costly[3:] == ["2", "40", "ms", "40.0%", *(["50%"] if limits else []), "a" * 59 + "…"]
     assert next(line.split() for line in shown if line.startswith("foreign"))[-2:] == ["10.0%", "foreign"]
+    assert any(line.startswith("foreign: copy (4,096 bytes)") for line in shown)
     assert next(line for line in shown if line.startswith("outside of kernels")).endswith("50.0%")
     running._print_run({"outputs": outputs, "seconds": 0.1, "profile": profile}, by="layer")
     assert next(line for line in lines(capsys) if line.startswith("net: conv, relu")).split()[3:6] == [

@@ -16,6 +16,7 @@ from models_on_gpus import concatenated, drawn, expected, seeded, with_a_part
 from tiny_models import attention_model, residual_model
 
 import stormdrop as sd
+from stand_ins import onnxruntime_cuda
 from stand_ins.cuda_driver import LIBRARY, CudaDriver
 from stand_ins.cuda_on_host import library_of
 from stormdrop.cli import run
@@ -88,6 +89,21 @@ def test_it_computes_what_the_model_says(
             for info, right in zip(source.graph.output, expected(source, feeds), strict=True):
                 np.testing.assert_allclose(results[info.name], right, rtol=2e-5, atol=1e-5)
         del model
+
+
+def test_onnxruntime_runs_parts_on_the_gpu(driver: CudaDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = seeded(with_a_part())
+    sd.compile_model(source, target=sd.parse_machine("cuda/a100"), fresh=True, out=tmp_path / "model.sd")
+    settings = onnxruntime_cuda.install(monkeypatch, driver)
+    for load in (sd.load, runtime_model.load):
+        model = load(tmp_path / "model.sd")
+        feeds = drawn(model)
+        results = model.run(feeds)
+        for info, right in zip(source.graph.output, expected(source, feeds), strict=True):
+            np.testing.assert_allclose(results[info.name], right, rtol=2e-5, atol=1e-5)
+        assert "stormdrop.onnxruntime.0: copy to the host" not in dict(model.profile(feeds))
+        del model
+    assert len(settings) == 2  # no session of the CPU was made for a load
 
 
 def test_a_call_of_a_model_is_one_graph(driver: CudaDriver) -> None:

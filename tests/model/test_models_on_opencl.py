@@ -24,7 +24,7 @@ from stormdrop.errors import ArtifactError, DeviceError, InputError
 from stormdrop.machine.opencl import opencl_devices
 from stormdrop.model.artifact.artifact_files import METADATA, WEIGHTS
 from stormdrop.model.building import builder
-from stormdrop.model.profile import profile
+from stormdrop.model.profile import part_times, profile
 from stormdrop.runtime.device.code import OPENCL_SOURCE, DeviceCode, DeviceKernel, Image, Launch
 from stormdrop.runtime.device.execution import DeviceExecution, DeviceProgram
 from stormdrop.runtime.device.opencl import OpenClDevice
@@ -150,6 +150,24 @@ def test_steps_are_timed_by_the_device(residual: tuple[onnx.ModelProto, Path]) -
     profiled = profile(model, feeds, rounds=3)
     assert {kernel.name for kernel in profiled.kernels} == {name for name, _ in times}
     assert any(kernel.layers for kernel in profiled.kernels)
+
+
+def test_a_part_is_timed_with_the_copies_for_it(target: Any) -> None:
+    model = sd.compile_model(seeded(with_a_part()), target=target, fresh=True)
+    feeds = drawn(model)
+    listed = {each["name"]: each for each in profile(model, feeds, rounds=3).to_json()["kernels"]}
+    part = "stormdrop.onnxruntime.0"
+    copies = [listed[f"{part}: copy to the {place}"] for place in ("host", "GPU")]
+    assert [each["bytes"] for each in copies] == [4 * 8 * 4, 0]  # the places of what is not 0 stay on the host
+    assert listed[part]["bytes"] is None and all(each["flops"] is None for each in copies)
+    (timed,) = part_times(model, feeds)
+    pieces = timed.to_json()["pieces"]
+    assert [(each["name"], each["bytes"]) for each in pieces] == [
+        ("copy to the host", 128),
+        ("onnxruntime", 0),
+        ("copy to the GPU", 0),
+    ]
+    assert timed.seconds == sum(each["seconds"] for each in pieces)
 
 
 def test_an_observer_sees_what_kernels_read_and_write(residual: tuple[onnx.ModelProto, Path]) -> None:

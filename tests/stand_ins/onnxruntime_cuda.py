@@ -34,7 +34,7 @@ def install(monkeypatch: pytest.MonkeyPatch, driver: CudaDriver, loads: bool = T
     """
     made: list[dict[str, str]] = []
 
-    def session(model: bytes, options: Any, providers: Sequence[Any]) -> Any:
+    def session(model: bytes, options: Any = None, *, providers: Sequence[Any]) -> Any:
         if providers == ["CPUExecutionProvider"] or not loads:
             return _Session(model, options, providers=["CPUExecutionProvider"])
         (name, settings), fallback = providers

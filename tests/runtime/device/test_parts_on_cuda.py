@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stormdrop.errors import InputError, ModelError
+from stormdrop.errors import DeviceError, InputError, ModelError
 from stormdrop.runtime.device.code import CUBIN, DeviceCode, DeviceKernel, Image, Launch
 from stormdrop.runtime.device.cuda import CudaDevice
 from stormdrop.runtime.device.execution import DeviceExecution, DeviceProgram
@@ -176,6 +176,13 @@ def test_what_the_provider_refuses_is_said_in_one_line(
     execution = DeviceExecution(loaded(driver, models), 0)
     with pytest.raises(ModelError, match=r"^onnxruntime does not run part 0: RuntimeError: it does not$"):
         execution.run([drawn(0)])
+
+
+def test_a_part_that_cannot_be_opened_is_one_line(driver: CudaDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnxruntime_cuda.install(monkeypatch, driver)
+    with pytest.raises(DeviceError, match=r"^Stand-in: onnxruntime cannot open a part of the model: ") as error:
+        loaded(driver, [b"no model"])
+    assert "\n" not in str(error.value)
 
 
 def without_the_provider(monkeypatch: pytest.MonkeyPatch, driver: CudaDriver) -> None:

@@ -239,7 +239,7 @@ def _print_kernels(profile: Mapping[str, Any]) -> None:
             place = place_in_roofline(kernel["flops"], kernel["bytes"], seconds / kernel["calls"], limits)
             fraction = f"{place.fraction:.0%}"
             above.append(place.fraction > 1.005)
-        elif kernel["bytes"] is not None:  # a copy for a part that onnxruntime runs
+        if kernel["flops"] is None and kernel["bytes"] is not None:  # a copy for a part that onnxruntime runs
             name = f"{name} ({kernel['bytes']:,} bytes)"
         rows.append(row(_label(kernel["layers"]) or name, seconds, str(kernel["calls"]), fraction, name))
     rows += [row("outside of kernels", profile["outside"]), row("moving data only", profile["moving"])]

@@ -7,6 +7,7 @@ cuda_context.py  the context of an NVIDIA GPU, and what its driver's errors mean
 opencl.py        the device that OpenCL drives
 opening.py       opens one of them
 execution.py     executes a program on a device
+blocks.py        the memory for that
 parts.py         the parts of it that onnxruntime runs
 calls.py         calls of a model
 device_array.py  arrays in the memory of a device, as other libraries exchange them

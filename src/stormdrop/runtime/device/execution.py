@@ -15,18 +15,20 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
 from ...errors import ArtifactError, InputError, ModelError, StormdropError, one_line
 from ..calls import Observer
 from ..inputs import Array, copy_rows, dtype_of
-from ..program import Program, SizeProgram, Step, View, bytes_of, offsets_of
-from ..sizes import OPEN, TensorInfo
+from ..program import Program, Step, View, bytes_of, offsets_of
+from ..sizes import OPEN
+from .blocks import blocks_of, staging_arrays
 from .code import DeviceCode, DeviceKernel, Launch
-from .contract import Device, Memory, StreamDevice, StreamQueue, Work
+from .contract import Device, StreamDevice, StreamQueue, Work
 from .device_array import DeviceArray, GivenArray, given_array, stream_number
 from .parts import TO_DEVICE, TO_HOST, DeviceTensor, ModelParts, cuda_parts
 
@@ -84,10 +86,10 @@ class DeviceExecution:
     def __init__(self, program: DeviceProgram, size: int) -> None:
         self._size, self._run_part, self._cuda_parts = program.sizes[size], program.run_part, program.cuda_parts
         self._device, self._queue = program.device, program.device.queue()
-        self._memory = _memory_of(program, self._size)
+        self._memory = blocks_of(self._size, program.kernels, self._device)
         self._views = [self._memory.of(view, program.constants, self._device) for view in self._size.views]
-        self._inputs = _staged(self._device, self._size.inputs)
-        self._outputs = _staged(self._device, self._size.outputs)
+        self._inputs = staging_arrays(self._device, self._size.inputs)
+        self._outputs = staging_arrays(self._device, self._size.outputs)
         self._kernels = program.kernels
         self._prepared = [self._prepare(program, step) for step in self._size.steps]
         self._made: dict[int, Array | DeviceTensor] = {}  # outputs whose shape depends on data, by their positions
@@ -385,60 +387,6 @@ def _refused(step: Step, error: Exception) -> ModelError:
 def _all(pieces: Sequence[Work]) -> None:
     for piece in pieces:
         piece()
-
-
-class _Blocks(NamedTuple):
-    """The memory of an execution.
-
-    Attributes:
-        inputs: That of each input.
-        outputs: That of each output.
-        storage: Each block between steps.
-        handed_on: What the launches of a kernel hand on; the next kernel's are in the same place.
-    """
-
-    inputs: Sequence[Memory]
-    outputs: Sequence[Memory]
-    storage: Sequence[Memory]
-    handed_on: Memory
-
-    def of(self, view: View, constants: Sequence[Memory], device: Device) -> Memory:
-        """The memory of a view. One whose shape depends on data has none."""
-        if OPEN in view.shape:
-            return None
-        blocks = {"input": self.inputs, "output": self.outputs, "storage": self.storage, "constant": constants}
-        block = blocks[view.memory][view.index]
-        return device.part(block, view.offset, view.bytes) if view.offset else block
-
-    def scratch(self, kernel: DeviceKernel, device: Device) -> list[Memory]:
-        """The memory that the launches of a kernel hand on."""
-        offsets = offsets_of(kernel.scratch, device.alignment)
-        pairs = zip(offsets, kernel.scratch, strict=False)
-        return [device.part(self.handed_on, offset, size) for offset, size in pairs]
-
-
-def _memory_of(program: DeviceProgram, size: SizeProgram) -> _Blocks:
-    device = program.device
-    called = {step.name for step in size.steps if step.kind == "kernel"}
-    scratch = max((offsets_of(program.kernels[name].scratch, device.alignment)[-1] for name in called), default=0)
-    tensors = [bytes_of(info.shape, info.dtype) for info in (*size.inputs, *size.outputs)]
-    blocks = [*tensors, *size.storage, scratch]
-    *offsets, total = offsets_of((max(block, 1) for block in blocks), device.alignment)
-    whole = device.allocate(total)
-    parts = [device.part(whole, offset, max(block, 1)) for offset, block in zip(offsets, blocks, strict=True)]
-    first, last = len(size.inputs), len(tensors)
-    return _Blocks(parts[:first], parts[first:last], parts[last:-1], parts[-1])
-
-
-def _staged(device: Device, infos: Sequence[TensorInfo]) -> list[Array]:
-    """An array of this machine for each tensor, in one piece of memory; those of an open shape have no elements."""
-    sizes = [bytes_of(info.shape, info.dtype) for info in infos]
-    *offsets, total = offsets_of(sizes)
-    memory = device.staging(total)
-    return [
-        memory[offset : offset + size].view(dtype_of(info.dtype)).reshape([max(extent, 0) for extent in info.shape])
-        for info, offset, size in zip(infos, offsets, sizes, strict=True)
-    ]
 
 
 def _empty(view: View) -> Array:

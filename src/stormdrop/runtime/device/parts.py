@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from ...errors import DeviceError, one_line
 from ..inputs import dtype_of
 from ..parts import RunPart, part_options, session_of
 from ..program import SizeProgram, bytes_of
@@ -85,6 +86,9 @@ def cuda_parts(parts: ModelParts, device: Device) -> CudaParts | None:
     Args:
         parts: The parts.
         device: The device.
+
+    Raises:
+        DeviceError: onnxruntime does not take a part, or the GPU has too little memory for it.
     """
     queue = device.queue()
     if not isinstance(device, StreamDevice) or not isinstance(queue, StreamQueue):
@@ -103,9 +107,12 @@ def cuda_parts(parts: ModelParts, device: Device) -> CudaParts | None:
         options = (part_options(parts.threads, parts.keep_denormals) for _ in parts.models)
         return [session_of(model, each, providers) for model, each in zip(parts.models, options, strict=True)]
 
-    # The first session of a process sets the mode for denormals of the thread that makes it, and leaves it so.
-    with ThreadPoolExecutor(1) as thread:
-        sessions = thread.submit(made).result()
+    try:
+        # The first session of a process sets the mode for denormals of the thread that makes it, and leaves it so.
+        with ThreadPoolExecutor(1) as thread:
+            sessions = thread.submit(made).result()
+    except Exception as error:  # onnxruntime's exceptions have no base class of their own
+        raise DeviceError(f"{device.name}: onnxruntime cannot open a part of the model: {one_line(error)}") from error
     if not all(_PROVIDER in session.get_providers() for session in sessions):  # it leaves out what does not load
         return None
     going_on = onnxruntime.RunOptions()
