@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, cast
 
@@ -25,7 +24,7 @@ from ...errors import ArtifactError, InputError, ModelError, StormdropError, one
 from ..calls import Observer
 from ..inputs import Array, copy_rows, dtype_of
 from ..program import Program, Step, View, bytes_of, offsets_of
-from ..sizes import OPEN
+from ..sizes import OPEN, TensorInfo
 from .blocks import blocks_of, staging_arrays
 from .code import DeviceCode, DeviceKernel, Launch
 from .contract import Device, StreamDevice, StreamQueue, Work
