@@ -20,8 +20,8 @@
 
 A contender is made in its own process with the number of threads. It raises `Unavailable`, with the reason, if it does
 not support the operator. Before the timing, weights are packed, and inputs get the layout that is fastest for the peer.
-On a GPU all compute in float32 without TF32. Importing this package loads no peer's library, because a contender's
-process holds only its own.
+On a GPU all compute in float32 without TF32, or torch in bfloat16 beside such a model. Importing this package loads no
+peer's library, because a contender's process holds only its own.
 
 torch_operators.py, torch_models.py  torch
 litert.py                            LiteRT
