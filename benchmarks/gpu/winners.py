@@ -62,7 +62,12 @@ Times = Mapping[tuple[int, ...], float]
 
 def main() -> None:
     options = _options()
-    spaces = dict(map(_read, options.files))
+    read = list(map(_read, options.files))
+    spaces = dict(read)
+    if len(spaces) < 2 or len(spaces) < len(read):
+        sys.exit(
+            f"it compares GPUs, and the files are of {', '.join(name for name, _ in read)}: give one of each of two"
+        )
     rows, document = [], []
     for here, there in itertools.permutations(spaces, 2):
         entry = _compared(spaces[here], spaces[there], _GPUS[here], options.draws)
@@ -84,6 +89,10 @@ def _compared(here: Times, there: Times, gpu: Gpu, draws: int) -> dict[str, Any]
     position = {config: index for index, config in enumerate(configs)}
     both = [config for config in there if config in position]
     index, elsewhere = np.array([position[config] for config in both]), np.array([there[config] for config in both])
+    if len(both) < max(_DRAWN):
+        sys.exit(
+            f"{len(both)} configurations are in both files, and {max(_DRAWN)} are drawn: take spaces of one kernel"
+        )
     rng = np.random.default_rng(0)
     entry: dict[str, Any] = {
         "of all": float(speeds[index[elsewhere.argmin()]]),

@@ -71,6 +71,17 @@ def test_the_memory_that_nobody_uses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two")
+def test_free_memory_that_the_driver_does_not_tell_is_not_none_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise pynvml.NVMLError_NotSupported()
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", refused)
+    assert driver.free_memory(0) is None
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda _: SimpleNamespace(free=0))
+    assert driver.free_memory(0) == 0
+
+
+@pytest.mark.usefixtures("two")
 def test_what_a_gpu_does_not_tell_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> int:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)

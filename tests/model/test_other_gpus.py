@@ -50,13 +50,18 @@ def compiler(monkeypatch: pytest.MonkeyPatch, nvcc: str | None) -> None:
 
 
 def found_on(
-    store: Store, gpu: tuple[str, str], config: Mapping[str, Any], kernel: KernelTask = KERNEL, sketch: str = ""
+    store: Store,
+    gpu: tuple[str, str],
+    config: Mapping[str, Any],
+    kernel: KernelTask = KERNEL,
+    sketch: str = "",
+    **outcome: Any,
 ) -> None:
     """Records that a tuning on a GPU has found this configuration, of a sketch; by default of the first one."""
     workload = kernel.workload
     setting = Setting("storm", 0, {sketch: ""} if sketch else {space.name: "" for _, space in kernel.sketches})
     session = store.open(Problem(workload.key, workload.text, workload.name, *gpu), setting)
-    store.finish(session, Outcome(sketch or kernel.sketches[0][1].name, config, 1e-4, (1e-4, 1e-4)))
+    store.finish(session, Outcome(sketch or kernel.sketches[0][1].name, config, 1e-4, (1e-4, 1e-4), **outcome))
 
 
 def promising(count: int) -> list[dict[str, Any]]:
@@ -202,3 +207,10 @@ def test_nvcc_says_what_spills() -> None:
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize(("baseline", "taken"), [(None, False), (2e-4, True)])
+def test_what_was_found_beside_other_load_has_to_have_raced(store: Store, baseline: float | None, taken: bool) -> None:
+    (config,) = promising(1)
+    found_on(store, A6000, config, extra={"disturbed": True}, baseline_seconds=baseline)
+    assert (borrowed(store) is not None) is taken

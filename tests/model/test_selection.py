@@ -103,18 +103,27 @@ def test_a_winner_that_has_not_raced_stands_only_if_it_is_faster_inside(
     assert model.combination == final  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("slowed", "comparisons"), [([False], 1), ([True, False], 2), ([True, True], 2)])
+@pytest.mark.parametrize(
+    ("slowed", "comparisons", "other"),
+    [
+        ([False], 1, 1.5),
+        ([True, False], 2, 1.5),
+        ([True, True], 2, 1.5),
+        pytest.param([False, True, False], 3, 0.5, id="the comparison that decides, too"),
+    ],
+)
 def test_what_was_timed_by_a_slow_clock_is_timed_once_more(
-    monkeypatch: pytest.MonkeyPatch, slowed: list[bool], comparisons: int
+    monkeypatch: pytest.MonkeyPatch, slowed: list[bool], comparisons: int, other: float
 ) -> None:
-    timed(monkeypatch, {0: 1.0, 1: 1.5})
+    timed(monkeypatch, {0: 1.0, 1: other})
     comparing, compare = [], selection._measured
     monkeypatch.setattr(selection, "_measured", lambda *given: comparing.append(given) or compare(*given))
     states = iter(slowed)
     monkeypatch.setattr(selection, "spent_since", lambda *_: Counters(1.0, slowed=next(states)))
     models: Any = [Model(of(0)), Model(of(1))]
     final, _ = fastest_combination([of(0), of(1)], models, Model, [{}], 15)  # type: ignore[arg-type]
-    assert final == of(0) and len(comparing) == comparisons and next(states, None) is None
+    assert final[0] == of(0 if other > 1 else 1)[0]
+    assert len(comparing) == comparisons and next(states, None) is None
 
 
 def test_winners_without_an_undisturbed_race_are_unproven() -> None:

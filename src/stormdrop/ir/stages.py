@@ -108,9 +108,13 @@ class Stage:
         Args:
             axes: The axes.
             values: The variables of the former axes in terms of those of the new ones.
+
+        Returns:
+            The stage with these variables in the place of the former ones.
         """
         indices = tuple(substitute(index, values) for index in self.indices)
-        return replace(self, axes=tuple(axes), indices=indices, value=substitute(self.value, values))
+        identity = None if self.identity is None else substitute(self.identity, values)
+        return replace(self, axes=tuple(axes), indices=indices, value=substitute(self.value, values), identity=identity)
 
     def statement(self, around: Sequence[Expr] = (), kinds: Mapping[Any, Any] | None = None) -> Any:
         """The loop nest as TensorIR.

@@ -151,8 +151,9 @@ class Gpu:
 
     @property
     def free_memory(self) -> float:
-        """The bytes of the device's memory that a model can have here; infinite if they are not known."""
-        return min((free_memory(number) or math.inf for number in self.gpus), default=math.inf)
+        """The bytes of the memory of the first such GPU that a model can have; infinite if they are not known."""
+        free = free_memory(self.gpus[0]) if self.gpus else None
+        return math.inf if free is None else free
 
     @property
     def cuda_index(self) -> int:

@@ -86,16 +86,18 @@ def current_clock(number: int) -> int:
     return _value_or_zero(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
 
 
-def free_memory(number: int) -> int:
-    """The bytes of a GPU's memory that nobody uses at this moment; 0 if the driver does not report them.
+def free_memory(number: int) -> int | None:
+    """The bytes of a GPU's memory that nobody uses at this moment; None if the driver does not report them.
 
     Args:
         number: The GPU's number, as in `GpuInfo`.
     """
     if not _driver_loads():
-        return 0
-    handle = pynvml.nvmlDeviceGetHandleByIndex(number)
-    return _value_or_zero(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).free)
+        return None
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(number)).free)
+    except pynvml.NVMLError:
+        return None
 
 
 @lru_cache(maxsize=1)

@@ -6,6 +6,9 @@ import math
 
 from .gpu import GPUS, Gpu, short_names
 
+_OF_A_FAMILY = 1e-6
+"""How far apart two GPUs are at least whose names differ."""
+
 
 def recorded_gpu(kind: str, machine: str) -> Gpu | None:
     """The GPU that measurements were recorded on; None if it is none of `GPUS`.
@@ -34,7 +37,8 @@ def unlikeness(kind: str, gpu: Gpu | None, recorded_kind: str, recorded_machine:
 
     Returns:
         Whether its architecture is another one; and the sum of |log ratio| of the numbers of multiprocessors, their
-        clocks, the bandwidths and the shared memories, which is 0 for the same GPU, and infinite if one is not known.
+        clocks, the bandwidths and the shared memories, which is infinite if one is not known. It is 0 for a GPU of the
+        same name only: an A100 with 40 GB counts as the known one with 80 GB, and is another one.
 
     Example:
         >>> rtx3090 = GPUS["rtx3090"]
@@ -42,10 +46,13 @@ def unlikeness(kind: str, gpu: Gpu | None, recorded_kind: str, recorded_machine:
         >>> near < unlikeness(rtx3090.kind, rtx3090, "cuda sm_86", "NVIDIA A10G")
         True
     """
+    *_, name = short_names(recorded_machine.partition(" at ")[0])
+    if gpu is not None and (recorded_kind, name) == (kind, gpu.name):
+        return False, 0.0
     recorded, distance = recorded_gpu(recorded_kind, recorded_machine), math.inf
     if gpu is not None and recorded is not None:
         pairs = zip(_numbers(gpu), _numbers(recorded), strict=True)
-        distance = sum(abs(math.log(one / other)) for one, other in pairs)
+        distance = max(_OF_A_FAMILY, sum(abs(math.log(one / other)) for one, other in pairs))
     return recorded_kind != kind, distance
 
 

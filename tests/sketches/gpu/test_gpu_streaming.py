@@ -59,6 +59,10 @@ def test_threads_share_the_columns_of_a_softmax_over_channels() -> None:
     check(softmax((1, 16, 4, 21), 1), threads=64, lanes=8)
 
 
+def test_many_threads_share_the_terms_of_one_column() -> None:
+    check(softmax((1, 100, 1), 1))
+
+
 def test_columns_along_an_axis_in_the_middle() -> None:
     check(softmax((2, 5, 3, 6), 2), threads=32, lanes=1)
 
@@ -74,5 +78,12 @@ def test_a_row_with_several_sums_adds_in_registers() -> None:
     check(sums_of_both_axes(2, 7, 50), threads=32)
 
 
-def test_a_row_whose_sums_exceed_shared_memory_has_no_schedule() -> None:
-    assert SKETCH.space(sums_of_both_axes(2, 200, 30_000), A100) is None
+def test_few_columns_share_their_terms_among_more_threads() -> None:
+    for columns, lanes in ((1, 256), (2, 128), (16, 16), (40, 8)):
+        space = space_of(softmax((1, 1000, columns), 1))
+        assert space.config(space.origin)["lanes"] == lanes
+
+
+@pytest.mark.parametrize(("columns", "fits"), [(12_080, True), (12_087, False)])  # each array begins at 64 bytes
+def test_a_row_whose_sums_exceed_shared_memory_has_no_schedule(columns: int, fits: bool) -> None:
+    assert (SKETCH.space(sums_of_both_axes(2, 201, columns), A100) is not None) is fits

@@ -63,7 +63,9 @@ def _print(document: Mapping[str, Any]) -> None:
     recorded, borrowed, kernels = len(document["recorded"]), document["borrowed"], document["kernels"]
     counts = [f"{recorded} with schedules of earlier tunings"]
     counts += [f"{count} with those of {gpu}" for gpu, count in Counter(borrowed.values()).items()]
-    counts.append(f"{kernels - recorded - len(borrowed)} with default schedules")
+    plain = len(set(document["fallbacks"]) - set(document["recorded"]) - borrowed.keys())
+    counts.append(f"{kernels - recorded - len(borrowed) - plain} with default schedules")
+    counts += [f"{plain} with plain ones"] if plain else []
     output.line(f"{kernels} kernels: {', '.join(counts)}")
     if len(document["sizes"]) > 1:
         output.line(f"sizes: {'; '.join(output.shapes(size['shapes']) for size in document['sizes'])}")

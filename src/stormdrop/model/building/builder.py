@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm_ffi import structural_walk
 
@@ -203,7 +204,8 @@ class TaskSchedules:
             variant = schedules.variant(default)
         except SpaceError:
             return replace(schedules, default=winner, usable=winner != default)
-        if result is None and isinstance(kernel.target, Gpu) and not _lowers(task, variant, kernel.target):
+        untimed = result is None or result.best is None
+        if untimed and isinstance(kernel.target, Gpu) and not _lowers(task, variant, kernel.target):
             return replace(schedules, default=winner, usable=winner != default)
         return schedules
 
@@ -242,12 +244,19 @@ class TaskSchedules:
 
 def _lowers(task: TunedTask, variant: Variant, gpu: Gpu) -> bool:
     """Whether TVM lowers a schedule that was never measured. A warning is logged if it does not."""
+    if problem := _problem_of(tvm_ffi.StructuralKey(variant.main), gpu):
+        _logger.warning("%s: its default schedule cannot be lowered: %s", task.task.described, problem)
+    return not problem
+
+
+@lru_cache(maxsize=1024)  # a tuning builds its models more than once
+def _problem_of(function: tvm_ffi.StructuralKey, gpu: Gpu) -> str:
+    """Why TVM does not lower a function; empty if it does."""
     try:
-        lower_for_gpu(variant.main, gpu.tvm())
+        lower_for_gpu(function.key, gpu.tvm())
     except Exception as error:  # noqa: BLE001  TVM raises anything from ValueError to its InternalError
-        _logger.warning("%s: its default schedule cannot be lowered: %s", task.task.described, one_line(error))
-        return False
-    return True
+        return one_line(error)
+    return ""
 
 
 def busy_cores(function: tirx.PrimFunc, cores: int) -> int:

@@ -10,12 +10,13 @@ So a winner gives way to the default only if the model expects much more of it.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from ...codegen.cuda import cuda_source, resources_of
-from ...errors import MeasureError, SpaceError, StoreError
+from ...errors import MeasureError, SpaceError, StoreError, one_line
 from ...machine.contract import CUDA
 from ...machine.gpu import Gpu, lacks_compiler
 from ...machine.similar_gpus import unlikeness
@@ -23,6 +24,8 @@ from ...records import Filter, State, Store, StoredSession, Summary
 from ...sketches.gpu.contraction import GpuContraction
 from ...tuning.kernel import KernelTask
 from ..building.tuned_task import Borrowed, Choice
+
+_logger = logging.getLogger(__name__)
 
 _TRUST = 3.0
 """A winner is taken that the model of time expects to take at most this many times as long as the default."""
@@ -74,7 +77,8 @@ def _offers(kernel: KernelTask, gpu: Gpu, store: Store) -> list[Borrowed]:
 def _winner(session: StoredSession, kernel: KernelTask) -> Choice | None:
     """What a session has found, as a schedule of a kernel; None if it is of no use for it.
 
-    A GPU without tensor cores has chosen from other sketches: its winner says nothing where the default uses them.
+    It is of none if it was measured beside other load and did not race, nor if the default's sketch was no choice: a
+    GPU without tensor cores has chosen from other sketches: its winner says nothing where the default uses them.
 
     Raises:
         SpaceError: The kernel's space has no such schedule.
@@ -85,6 +89,8 @@ def _winner(session: StoredSession, kernel: KernelTask) -> Choice | None:
         return None
     if outcome.sketch not in spaces or outcome.config is None:
         return None
+    if outcome.extra.get("disturbed") and outcome.baseline_seconds is None:
+        return None  # something else used the machine, and no race was there to see through it
     space = spaces[outcome.sketch]
     return space.name, space.config(space.point(outcome.config))
 
@@ -113,7 +119,8 @@ def _source(kernel: KernelTask, choice: Choice, gpu: Gpu) -> str | None:
     sketch = next(sketch for sketch, space in kernel.sketches if space.name == name)
     try:
         return cuda_source(sketch.apply(kernel.workload, gpu, config).main, gpu)
-    except Exception:  # noqa: BLE001  whatever TVM raises: it is a schedule that this GPU cannot have
+    except Exception as error:  # noqa: BLE001  whatever TVM raises: it is a schedule that this GPU cannot have
+        _logger.info("%s: its schedule of another GPU cannot be lowered: %s", kernel.workload.name, one_line(error))
         return None
 
 
@@ -121,7 +128,9 @@ def _spill(sources: Sequence[str], gpu: Gpu) -> list[bool]:
     """Whether a kernel of each source spills, or does not compile."""
     try:
         return [any(kernel.spilled for kernel in kernels) for kernels in resources_of(sources, gpu)]
-    except MeasureError:
+    except MeasureError as error:
         if len(sources) == 1:
+            _logger.info("the schedule of another GPU does not compile: %s", one_line(error))
             return [True]
-        return [spills for source in sources for spills in _spill([source], gpu)]
+        half = len(sources) // 2
+        return [*_spill(sources[:half], gpu), *_spill(sources[half:], gpu)]

@@ -63,11 +63,13 @@ class CompileResult:
 
     def to_json(self) -> dict[str, Any]:
         """The document of `stormdrop compile --json`."""
+        changed = {each.task for each in self.replaced}
+        borrowed = {task.task.name: task.borrowed.machine for task in self.tasks if task.borrowed is not None}
         return {
             **self._document(),
             "kernels": len(self.tasks),
             "recorded": [task.task.name for task in self.tasks if task.result is not None],
-            "borrowed": {task.task.name: task.borrowed.machine for task in self.tasks if task.borrowed is not None},
+            "borrowed": {name: machine for name, machine in borrowed.items() if name not in changed},
             "foreign": [
                 {"operators": dict(part.operators), "nodes": part.nodes, "reason": part.reason}
                 for part in self.model.metadata.foreign

@@ -34,6 +34,7 @@ from ...ir.workload import Workload
 from ...machine.gpu import WARP, Gpu
 from ...space import Constraint, Knob, Ordinal, Space
 from ..contract import Variant
+from .tiling import shared_bytes
 
 _THREADS = (32, 64, 128, 256, 512, 1024)
 _LANES = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -110,7 +111,10 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
         if terms > 1 and across_threads:
             knobs.append(Ordinal("lanes", [count for count in _LANES if count <= terms]))
             constraints.append(Constraint(("threads", "lanes"), lambda threads, lanes: lanes <= threads, "lanes fit"))
-            most = origin["threads"] // WARP if columns else WARP  # neighbouring columns are read by one warp
+            most = WARP
+            if columns:  # neighbouring columns are read by one warp
+                count = math.prod(graph.stages[-1].spatial[axis].extent for axis in columns)
+                most = origin["threads"] // min(WARP, 1 << (count - 1).bit_length())
             origin["lanes"] = max(count for count in _LANES if count <= min(terms, most))
     if reduces:
         knobs.append(Ordinal("unroll", _UNROLL))
@@ -192,9 +196,11 @@ def _column_axes(stages: Sequence[Stage]) -> tuple[int, ...]:
 
 def _shared_bytes(stages: Sequence[Stage], rows: int) -> int:
     """The bytes of shared memory that the results of a row take."""
-    return sum(
-        math.prod(axis.extent for axis in stage.spatial[rows:]) * np.dtype(str(stage.buffer.dtype)).itemsize
-        for stage in stages[:-1]
+    return int(
+        shared_bytes(
+            math.prod(axis.extent for axis in stage.spatial[rows:]) * np.dtype(str(stage.buffer.dtype)).itemsize
+            for stage in stages[:-1]
+        )
     )
 
 

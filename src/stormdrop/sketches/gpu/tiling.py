@@ -38,6 +38,22 @@ _ADDRESS_REGISTERS = 24  # of a thread, besides those of outputs and operands
 _ALIGNMENT = 64  # bytes, of an array in shared memory
 
 
+def shared_bytes(arrays: Iterable[Any]) -> Any:
+    """The bytes of shared memory that arrays take together. TVM aligns where each begins.
+
+    Args:
+        arrays: The bytes of each, or of n tilings an array of n.
+
+    Example:
+        >>> shared_bytes([100, 8])
+        136
+    """
+    end: Any = 0
+    for size in arrays:
+        end = -(-end // _ALIGNMENT) * _ALIGNMENT + size
+    return end
+
+
 @dataclass(frozen=True)
 class Operand:
     """A buffer that a contraction reads. Its last dimension is contiguous.
@@ -143,11 +159,8 @@ class ResourceUse:
 
     @cached_property
     def shared_bytes(self) -> Any:
-        """The bytes of shared memory of a block. TVM aligns where an operand begins."""
-        end: Any = 0
-        for elements in self.shared_elements:
-            end = -(-end // _ALIGNMENT) * _ALIGNMENT + elements * self.axes.item_bytes
-        return end
+        """The bytes of shared memory of a block."""
+        return shared_bytes(elements * self.axes.item_bytes for elements in self.shared_elements)
 
     @cached_property
     def registers(self) -> Any:

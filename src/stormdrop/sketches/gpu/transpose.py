@@ -38,6 +38,7 @@ from ...ir.workload import Workload
 from ...machine.gpu import WARP, WORD, Gpu
 from ...space import Constraint, Knob, Ordinal, Space
 from ..contract import Variant
+from .tiling import shared_bytes
 
 BESIDE, WRITE, READ = "beside", "write", "read"
 """The axes of a tile, and the knobs that have its extents along them."""
@@ -245,7 +246,8 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     threads = [count for count in _THREADS if count <= target.threads_per_block]
 
     def fits(*tile: int) -> bool:
-        return sum(math.prod(tile[:-1]) * _row_bytes(tile[-1], dtype) for dtype in types) <= target.shared_per_block
+        tiles = (math.prod(tile[:-1]) * _row_bytes(tile[-1], dtype) for dtype in types)
+        return bool(shared_bytes(tiles) <= target.shared_per_block)
 
     def has_work(*tile_and_threads: int) -> bool:
         *tile, count = tile_and_threads
