@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 import stormdrop
 from stormdrop.errors import OperatorError, PluginError, SearchError, StoreError
+from stormdrop.operators import OPERATORS
 from stormdrop.plugins import everything, plugins
 from stormdrop.search import create, names, options_of
 
@@ -85,10 +87,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder, in the path of this process."""
+def here(installed: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder, in the path of this process, which forgets afterwards what it has loaded from there."""
     monkeypatch.syspath_prepend(str(installed))
-    return installed
+    yield installed
+    OPERATORS.pop("double", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "stormdrop_alternate"]:
+        del sys.modules[name]
 
 
 @pytest.mark.long
