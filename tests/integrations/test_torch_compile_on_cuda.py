@@ -44,7 +44,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Torch
     def compiled(source: str, _: Any) -> tuple[bytes, list[Any]]:
         return LIBRARY + str(library_of(source, Path(mkdtemp(dir=tmp_path)))).encode(), []
 
-    monkeypatch.setattr(device_code, "compile_cubin", compiled)
+    monkeypatch.setattr(device_code, "compile_for", compiled)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     torch.compiler.reset()
