@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -541,8 +542,8 @@ def test_a_capture_that_fails_is_ended(driver: CudaDriver) -> None:
 
 
 def test_memory_that_is_let_go_during_a_capture_is_freed_after_it(driver: CudaDriver) -> None:
-    device = CudaDevice(0, driver)
-    queue, held = device.queue(), [device.allocate(BYTES), device.allocate(BYTES)]
+    queue = CudaDevice(0, driver).queue()
+    held = [CudaDevice(0, driver).allocate(BYTES) for _ in range(2)]  # of other models on the GPU
 
     def work() -> None:
         held.pop()
@@ -553,6 +554,24 @@ def test_memory_that_is_let_go_during_a_capture_is_freed_after_it(driver: CudaDr
 
     queue.capture(work)
     assert driver.used == 0
+
+
+def test_a_capture_waits_until_memory_is_freed(driver: CudaDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, free, happened = CudaDevice(0, driver).queue(), driver.cuMemFree, list[str]()
+    thread = Thread(target=lambda: queue.capture(lambda: happened.append("captured")))
+
+    def slowly(address: int) -> Any:
+        thread.start()
+        thread.join(0.2)
+        happened.append("freed")
+        return free(address)
+
+    monkeypatch.setattr(driver, "cuMemFree", slowly)
+    memory = CudaDevice(0, driver).allocate(BYTES)
+    del memory
+    gc.collect()
+    thread.join()
+    assert happened == ["freed", "captured"]
 
 
 def test_a_program_that_calls_a_kernel_with_other_parameters(driver: CudaDriver) -> None:

@@ -6,11 +6,13 @@ torch, CuPy, JAX and TVM use the primary context too: memory, streams and events
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from ...errors import DeviceError, one_line
 
@@ -35,6 +37,21 @@ _LOST = {
     )
 }
 """What leaves a context in which nothing works any more."""
+
+
+class _GivenBack(NamedTuple):
+    """What is given back to a GPU, which has one context for all the `CudaContext`s of a process.
+
+    Attributes:
+        things: Handles that wait for it, and the functions that take them.
+        turn: Is held while one is given back, or a stream is captured.
+    """
+
+    things: deque[tuple[Callable[[Any], Any], Any]]
+    turn: threading.Lock
+
+
+_given_back: WeakKeyDictionary[Any, dict[int, _GivenBack]] = WeakKeyDictionary()  # by driver and number
 
 
 class CudaContext:
@@ -82,8 +99,7 @@ class CudaContext:
             raise DeviceError(f"there is no GPU {index}: this process has {count}, numbered from 0")
         self.device = self.call("open it", driver.cuDeviceGet, index)
         self.name = self.call("ask for its name", driver.cuDeviceGetName, 256, self.device).partition(b"\0")[0].decode()
-        self._captures: list[None] = []  # one for each capture that is in progress, in any thread
-        self._given_back: deque[tuple[Callable[[Any], Any], Any]] = deque()
+        self._given_back = _given_back.setdefault(driver, {}).setdefault(index, _GivenBack(deque(), threading.Lock()))
         self._context = self.call("make a context", driver.cuDevicePrimaryCtxRetain, self.device)
         weakref.finalize(self, driver.cuDevicePrimaryCtxRelease, self.device)
 
@@ -148,15 +164,14 @@ class CudaContext:
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """Keeps what is given back meanwhile, by any thread, until no stream is captured any more.
+        """Keeps what this process gives back to the GPU meanwhile, by whatever thread, until nothing is captured.
 
-        cuMemFree waits for the GPU, and nothing may wait for a stream that is captured.
+        cuMemFree waits for the GPU, and nothing may wait for a stream that is captured. One is captured at a time.
         """
-        self._captures.append(None)
         try:
-            yield
+            with self._given_back.turn:
+                yield
         finally:
-            self._captures.pop()
             self._give_back()
 
     def release_with(self, owner: Any, function: Callable[[Any], Any], handle: Any) -> None:
@@ -170,17 +185,22 @@ class CudaContext:
         weakref.finalize(owner, self._release, function, handle)
 
     def _release(self, function: Callable[[Any], Any], handle: Any) -> None:
-        self._given_back.append((function, handle))
+        self._given_back.things.append((function, handle))
         self._give_back()
 
     def _give_back(self) -> None:
-        """Gives back what waits. Where that fails the context is lost, or of another process, and nothing is left."""
-        while not self._captures:
+        """Gives back what waits. Where that fails the context is lost, or of another process, and nothing is left.
+
+        It never waits for its turn: it may be called amid anything, by the garbage collector. Whoever has the turn
+        gives back the rest.
+        """
+        things, turn = self._given_back
+        while things and turn.acquire(blocking=False):
             try:
-                function, handle = self._given_back.popleft()
-            except IndexError:
-                return
-            (failed,) = self.driver.cuCtxPushCurrent(self._context)
-            if not failed:
-                function(handle)
-                self.driver.cuCtxPopCurrent()
+                function, handle = things.popleft()
+                (failed,) = self.driver.cuCtxPushCurrent(self._context)
+                if not failed:
+                    function(handle)
+                    self.driver.cuCtxPopCurrent()
+            finally:
+                turn.release()
