@@ -21,7 +21,7 @@ from stand_ins.cuda_driver import LIBRARY, CudaDriver
 from stand_ins.cuda_on_host import library_of
 from stormdrop.cli import run
 from stormdrop.codegen import device_code
-from stormdrop.errors import DeviceError, TargetError
+from stormdrop.errors import ArtifactError, DeviceError, InputError, TargetError
 from stormdrop.machine.nvml import visible_gpus
 from stormdrop.model.artifact import artifact
 from stormdrop.runtime import model as runtime_model
@@ -39,7 +39,7 @@ class RecordingDriver(CudaDriver):
     """Also records for which architectures the code was that it has loaded."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(gpus=2)
         self.loaded: set[str] = set()
 
     def become(self, major: int, minor: int) -> None:
@@ -63,8 +63,8 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Recordin
     made = RecordingDriver()
     monkeypatch.setattr(device_code, "compile_for", compiled)
 
-    def opened(kind: str, name: str = "") -> Device:
-        return CudaDevice(0, made) if kind == CUDA else open_device(kind, name)
+    def opened(kind: str, name: str = "", number: int = 0) -> Device:
+        return CudaDevice(number, made) if kind == CUDA else open_device(kind, name)
 
     for module in (artifact, runtime_model):
         monkeypatch.setattr(module, "open_device", opened)
@@ -114,6 +114,35 @@ def test_a_call_of_a_model_is_one_graph(driver: CudaDriver) -> None:
     model.run(feeds)
     assert [call[0] for call in driver.calls] == ["graph", "wait"]
     del model
+
+
+def test_it_goes_to_another_gpu_and_leaves_the_default_one_alone(driver: RecordingDriver) -> None:
+    model = sd.compile_model(seeded(residual_model()), target=sd.parse_machine("cuda/a100"), fresh=True)
+    for number in (1, 0):  # the first one is not open yet
+        there = model.on_gpu(number)
+        assert driver.gpus_in_use == {number} and there is not model and there.on_gpu(number) is there
+        feeds = drawn(model)
+        result = there.run(feeds)
+        with pytest.raises(DeviceError, match=r"^there is no GPU 9: this process has 2"):
+            there.on_gpu(9)
+        del there
+        gc.collect()
+    assert model.run(feeds).keys() == result.keys() and model.on_gpu(0) is model
+    del model
+
+
+def test_an_observed_model_has_arrays_of_this_machine(driver: CudaDriver) -> None:
+    model = sd.compile_model(seeded(residual_model()), target=sd.parse_machine("cuda/a100"), fresh=True)
+    assert model.times_itself
+    seen: list[list[str]] = [[], []]
+    first = model.observed(lambda step, *_: seen[0].append(step.symbol))
+    first.observed(lambda step, *_: seen[1].append(step.symbol)).run(drawn(model))
+    assert not seen[0] and seen[1]
+    with pytest.raises(ArtifactError, match="does not time its steps, which an observer sees"):
+        first.profile(drawn(model))
+    with pytest.raises(InputError, match="runs on arrays of this machine, and takes none in the memory of a GPU"):
+        first.run_on_device(drawn(model))
+    del model, first
 
 
 def test_one_file_for_several_gpus(driver: RecordingDriver, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -178,6 +178,11 @@ class CudaDriver:
         return sum(memory.size for memory in self._memory.values())
 
     @property
+    def gpus_in_use(self) -> set[int]:
+        """The numbers of the GPUs that have memory allocated."""
+        return {memory.gpu for memory in self._memory.values()}
+
+    @property
     def _stack(self) -> list[int]:
         """The contexts of this thread, each as the number of its GPU."""
         if not hasattr(self._local, "stack"):

@@ -60,7 +60,9 @@ class CallableModel:
             ```
         """
         if not self._calls.on_gpu:
-            raise InputError(f"{self.metadata.name}: is for the CPU, and takes no arrays in the memory of a GPU")
+            raise InputError(
+                f"{self.metadata.name}: runs on arrays of this machine, and takes none in the memory of a GPU"
+            )
         size, arrays = self._inputs.elsewhere(feeds)
         names = [info.name for info in self.outputs]
         if into is not None and into.keys() != set(names):

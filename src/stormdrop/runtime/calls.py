@@ -20,7 +20,7 @@ class ModelCalls:
         on_gpu: Whether it takes arrays in the memory of a GPU.
     """
 
-    times_itself = True
+    times_itself = False
     on_gpu = False
 
     def open(self) -> None:

@@ -30,6 +30,8 @@ class NativeCalls(ModelCalls):
         outputs: The number of its outputs.
     """
 
+    times_itself = True
+
     def __init__(self, native: NativeModel, parts: PartCalls | None, inputs: int, outputs: int) -> None:
         self._native, self._run, self._handle = native, native.run, native.handle
         self._parts = parts

@@ -284,7 +284,7 @@ def test_a_model_takes_arrays_of_the_gpu_and_of_this_machine(driver: CudaDriver,
         model.run_on_device({})
     with pytest.raises(InputError, match="has no input 'z'"):
         model.run_on_device({"x": given, "z": given})
-    with pytest.raises(InputError, match="net: is for the CPU, and takes no arrays in the memory of a GPU"):
+    with pytest.raises(InputError, match="net: runs on arrays of this machine, and takes none in the memory"):
         model_of(ModelCalls()).run_on_device({"x": given})
     in_context(driver, "cuMemFree", given.address)
 

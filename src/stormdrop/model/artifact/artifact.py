@@ -184,11 +184,15 @@ class CompiledModel(CallableModel):
         program, metadata, found, foreign = load_program(Path(folder), digest)
         model = cls(program, metadata, foreign=foreign, threads=threads)
         model.digest, model.folder = found, Path(folder)
+        return model._opened()
+
+    def _opened(self) -> CompiledModel:
+        """This model, ready for its first call. Raises `ArtifactError` or `DeviceError` if it cannot run here."""
         try:
-            model._calls.open()
+            self._calls.open()
         except ModelError as error:
-            raise model._not_ready(error) from error
-        return model
+            raise self._not_ready(error) from error
+        return self
 
     def reloaded(self, folder: Path) -> CompiledModel:
         """This model as it was saved to a folder, loaded where it runs.
@@ -350,14 +354,14 @@ class CompiledModel(CallableModel):
         return self.metadata.device
 
     def on_gpu(self, number: int) -> CompiledModel:
-        """The same model on another NVIDIA GPU of this machine; this model if it is there already.
+        """The same model on another NVIDIA GPU of this machine; this model if it has been opened there.
 
         Args:
             number: The number of the GPU in this process, as CUDA and torch count.
 
         Raises:
-            ArtifactError: The model is not for NVIDIA's GPUs.
-            DeviceError: There is no such GPU, or no driver.
+            ArtifactError: The model is not for NVIDIA's GPUs, or nothing can run a part of it.
+            DeviceError: There is no such GPU, or no driver, or the GPU cannot run it.
 
         Example:
             ```text
@@ -371,7 +375,7 @@ class CompiledModel(CallableModel):
             return self
         model = copy.copy(self)
         model._calls = self._device_calls(self._program, code, number=number)
-        return model
+        return model._opened()
 
     @property
     def times_itself(self) -> bool:
@@ -392,7 +396,7 @@ class CompiledModel(CallableModel):
             ArtifactError: As `run`, or the model does not time itself.
         """
         if not self.times_itself:
-            raise ArtifactError(f"{self.metadata.name}: is not native, so that only an observer sees its steps")
+            raise ArtifactError(f"{self.metadata.name}: does not time its steps, which an observer sees (observed)")
         return self._calls.profile(self._inputs(feeds))
 
     def seconds(self, feeds: Mapping[str, NDArray[Any]], executions: int = 1) -> float:

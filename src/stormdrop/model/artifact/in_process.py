@@ -30,8 +30,6 @@ class InProcessCalls(ModelCalls):
         Exception: Whatever TVM raises if the code cannot be linked into this process.
     """
 
-    times_itself = False
-
     def __init__(
         self,
         compiled: CompiledProgram,

@@ -35,6 +35,8 @@ class NativeCalls(ModelCalls):
         ArtifactError: The library refuses to open the model.
     """
 
+    times_itself = True
+
     def __init__(self, compiled: CompiledProgram, metadata: Metadata, threads: int, run_part: RunPart | None) -> None:
         self._compiled, self._metadata = compiled, metadata
         self._threads, self._run_part = threads, run_part

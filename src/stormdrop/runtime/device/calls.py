@@ -41,7 +41,7 @@ class DeviceCalls(ModelCalls):
         parts: Its parts that onnxruntime runs, if it has some.
     """
 
-    on_gpu = True
+    times_itself = on_gpu = True
 
     def __init__(
         self,
@@ -101,12 +101,8 @@ class DeviceCalls(ModelCalls):
 
     @property
     def gpu(self) -> int | None:
-        """The number of the NVIDIA GPU, which is opened for it; None for another device.
-
-        Raises:
-            DeviceError: As `open`.
-        """
-        device = self._on_device.device
+        """The number of the NVIDIA GPU; None for another device, and for one that is not open yet."""
+        device = None if self._opened is None else self._opened.device
         return device.gpu if isinstance(device, StreamDevice) else None
 
     def run_on_device(
@@ -136,3 +132,6 @@ class _ObservedCalls(ModelCalls):
     def __call__(self, given: Given) -> list[Array]:
         with self._execution(given.wanted.index) as execution:
             return execution.observed(given.arrays, self._observer)
+
+    def observed(self, observer: Observer) -> ModelCalls:
+        return _ObservedCalls(self._execution, observer)
