@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -191,16 +192,31 @@ def test_a_gpu_behind_a_runner(monkeypatch: pytest.MonkeyPatch) -> None:
         GPUS["rtx3080"].with_runner("board:9090").machine  # noqa: B018
 
 
+@pytest.mark.parametrize("name", ["sm_120", "sm_120+ptx"])
+def test_an_architecture_that_nvcc_does_not_know_yet(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvcc_for("sm_80 sm_90", tmp_path, monkeypatch)
+    said = f"architecture {name}: sm_120 needs a newer nvcc: the one on the PATH compiles for sm_80, sm_90"
+    with pytest.raises(TargetError, match=f"^{re.escape(said)}$"):
+        device.for_architectures(GPUS["a100"], ["sm_90+ptx", name])
+
+
+def nvcc_for(architectures: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts an `nvcc` for some architectures on the PATH, as the only program."""
+    nvcc = folder / "nvcc"
+    nvcc.write_text(f'#!/bin/sh\n[ "$1" = --list-gpu-code ] && echo {architectures}\n')
+    nvcc.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
 @pytest.mark.parametrize("here", [["NVIDIA GeForce GTX 1080 Ti"]], indirect=True)
 @pytest.mark.parametrize(("compiles_for", "measured"), [("sm_75 sm_80", False), ("sm_61 sm_75", True)])
 @pytest.mark.usefixtures("here")
 def test_a_gpu_that_cuda_13_has_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiles_for: str, measured: bool
 ) -> None:
-    nvcc = tmp_path / "nvcc"
-    nvcc.write_text(f'#!/bin/sh\n[ "$1" = --list-gpu-code ] && echo {compiles_for}\n')
-    nvcc.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    nvcc_for(compiles_for, tmp_path, monkeypatch)
     gpu = parse_machine("cuda")
     assert gpu is GPUS["gtx1080ti"]
     if measured:

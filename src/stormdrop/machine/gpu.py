@@ -407,18 +407,24 @@ def for_architectures(machine: Machine | None, names: Sequence[str]) -> Gpu:
 
 
 def lacks_compiler(arch: str) -> str:
-    """Why this machine cannot compile for an architecture, which CUDA 13 has dropped; empty if it can.
+    """Why this machine cannot compile for an architecture, which CUDA 13 has dropped, or an older CUDA does not know.
 
     Args:
-        arch: The architecture, such as "sm_61".
+        arch: The architecture, such as "sm_61" or "compute_61".
+
+    Returns:
+        One line; empty if it can, or if nobody knows because there is no `nvcc`.
     """
-    nvcc = shutil.which("nvcc")
-    if arch not in NEED_CUDA_12 or (nvcc and arch in _architectures(nvcc)):
+    nvcc, arch = shutil.which("nvcc"), arch.replace("compute_", ARCH)
+    known = _architectures(nvcc) if nvcc else []
+    if arch in known:
         return ""
-    return (
-        f"{arch} needs CUDA 12's nvcc first on the PATH: CUDA 13 compiles for sm_75 and newer, whose PTX does not run"
-        f" on {arch} either"
-    )
+    if arch in NEED_CUDA_12:
+        return (
+            f"{arch} needs CUDA 12's nvcc first on the PATH: CUDA 13 compiles for sm_75 and newer, whose PTX does not"
+            f" run on {arch} either"
+        )
+    return f"{arch} needs a newer nvcc: the one on the PATH compiles for {', '.join(known)}" if known else ""
 
 
 def require_gpu(machine: Machine) -> Gpu:
