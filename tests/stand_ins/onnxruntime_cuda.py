@@ -21,20 +21,28 @@ CUDA = "CUDAExecutionProvider"
 _Session = onnxruntime.InferenceSession
 
 
-def install(monkeypatch: pytest.MonkeyPatch, driver: CudaDriver, loads: bool = True) -> list[dict[str, str]]:
+def install(
+    monkeypatch: pytest.MonkeyPatch, driver: CudaDriver, loads: bool = True, error: str = ""
+) -> list[dict[str, str]]:
     """Gives onnxruntime a CUDA provider.
 
     Args:
         monkeypatch: Takes it away again.
         driver: The driver.
         loads: Whether the provider finds NVIDIA's libraries.
+        error: What the provider raises, unless it is empty.
 
     Returns:
         The options of the provider of each session that is made from now on.
     """
     made: list[dict[str, str]] = []
 
-    def session(model: bytes, options: Any = None, *, providers: Sequence[Any]) -> Any:
+    def session(model: bytes, options: Any = None, *, providers: Sequence[Any], enable_fallback: int = 1) -> Any:
+        if error and providers != ["CPUExecutionProvider"]:
+            if not enable_fallback:
+                raise RuntimeError(error)
+            print("EP Error", error)
+            providers = ["CPUExecutionProvider"]
         if providers == ["CPUExecutionProvider"] or not loads:
             return _Session(model, options, providers=["CPUExecutionProvider"])
         (name, settings), fallback = providers

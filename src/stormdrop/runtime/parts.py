@@ -131,7 +131,8 @@ def session_of(model: bytes, options: Any, providers: Sequence[Any]) -> Any:
     """A session of an ONNX model.
 
     onnxruntime refuses to optimise some models that run: it folds constants in a branch that is never taken, and finds
-    that the sizes do not fit there. Such a model is not optimised.
+    that the sizes do not fit there. Such a model is not optimised. If a provider fails onnxruntime would print that and
+    go on without it; here that is an error.
 
     Args:
         model: The model.
@@ -144,12 +145,14 @@ def session_of(model: bytes, options: Any, providers: Sequence[Any]) -> Any:
     import onnxruntime
 
     try:
-        return onnxruntime.InferenceSession(model, options, providers=providers)
+        return onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=0)
+    except RuntimeError:  # a provider's; those that are about the model are none
+        raise
     except Exception:  # its exceptions have no base class of their own; a real fault is raised again
         if options.graph_optimization_level == onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL:
             raise
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return onnxruntime.InferenceSession(model, options, providers=providers)
+        return onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=0)
 
 
 class PartCalls:

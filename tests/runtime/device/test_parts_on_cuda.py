@@ -185,6 +185,16 @@ def test_a_part_that_cannot_be_opened_is_one_line(driver: CudaDriver, monkeypatc
     assert "\n" not in str(error.value)
 
 
+def test_a_provider_that_fails_is_an_error(
+    driver: CudaDriver, models: list[bytes], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    onnxruntime_cuda.install(monkeypatch, driver, error="CUDA failure 2: out of memory\nexpr=cudaMalloc")
+    said = "^Stand-in: onnxruntime cannot open a part of the model: RuntimeError: CUDA failure 2: out of memory$"
+    with pytest.raises(DeviceError, match=said):
+        loaded(driver, models)
+    assert capfd.readouterr().out == ""
+
+
 def without_the_provider(monkeypatch: pytest.MonkeyPatch, driver: CudaDriver) -> None:
     """The onnxruntime that is here, which may have the provider."""
     import onnxruntime
@@ -196,15 +206,25 @@ def without_its_libraries(monkeypatch: pytest.MonkeyPatch, driver: CudaDriver) -
     onnxruntime_cuda.install(monkeypatch, driver, loads=False)
 
 
-@pytest.mark.parametrize("lacking", [without_the_provider, without_its_libraries])
+def without_its_libraries_beside_cuda(monkeypatch: pytest.MonkeyPatch, driver: CudaDriver) -> None:
+    onnxruntime_cuda.install(monkeypatch, driver, error="CUDA_PATH is set but CUDA wasnt able to be loaded.")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [(without_the_provider, 0), (without_its_libraries, 1), (without_its_libraries_beside_cuda, 1)],
+)
 def test_the_cpu_runs_parts_between_copies_that_are_named_and_timed(
     lacking: Callable[[pytest.MonkeyPatch, CudaDriver], None],
+    said: int,
     driver: CudaDriver,
     models: list[bytes],
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     lacking(monkeypatch, driver)
     execution = DeviceExecution(loaded(driver, models), 0)
+    assert [record.name for record in caplog.records] == ["stormdrop.runtime.device.parts"] * said
     x = drawn(3)
     check(execution.run([x]), x)
     copies = copied_bytes(program().sizes[0])

@@ -7,6 +7,7 @@ by its CPU provider     what a part reads is copied to this machine before, and 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,13 @@ from .contract import Device, Memory, StreamDevice, StreamQueue
 TO_HOST, TO_DEVICE = "copy to the host", "copy to the GPU"
 """What a profile calls the copies before and after a part, after the symbol of the step and a colon."""
 
+_logger = logging.getLogger(__name__)
+
 _PROVIDER = "CUDAExecutionProvider"
+
+
+_DOES_NOT_LOAD = "CUDA_PATH is set"
+"""What onnxruntime raises if the provider does not load and CUDA_PATH is set. Else it leaves the provider out."""
 
 
 class ModelParts(NamedTuple):
@@ -112,8 +119,13 @@ def cuda_parts(parts: ModelParts, device: Device) -> CudaParts | None:
         with ThreadPoolExecutor(1) as thread:
             sessions = thread.submit(made).result()
     except Exception as error:  # onnxruntime's exceptions have no base class of their own
-        raise DeviceError(f"{device.name}: onnxruntime cannot open a part of the model: {one_line(error)}") from error
-    if not all(_PROVIDER in session.get_providers() for session in sessions):  # it leaves out what does not load
+        if _DOES_NOT_LOAD not in str(error):
+            raise DeviceError(
+                f"{device.name}: onnxruntime cannot open a part of the model: {one_line(error)}"
+            ) from error
+        sessions = []
+    if not sessions or not all(_PROVIDER in session.get_providers() for session in sessions):
+        _logger.warning("the CPU runs parts of the model: onnxruntime's CUDA provider does not find NVIDIA's libraries")
         return None
     going_on = onnxruntime.RunOptions()
     going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
