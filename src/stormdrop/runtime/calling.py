@@ -41,7 +41,8 @@ class CallableModel:
                 Numba have it. Together they have the shapes of one of `sizes`.
             stream: The caller's stream: its handle, or a stream of torch, CuPy or Numba; None is the default stream.
             into: An array like the inputs for each output, by name, which the output is written to: no memory is then
-                allocated. None makes new arrays.
+                allocated. None makes new arrays. One that is read-only is refused if it says so by
+                `__cuda_array_interface__`; the form of DLPack that is read cannot say it.
 
         Returns:
             All outputs by name: the arrays of `into`, or `DeviceArray`s. They belong to the caller; the stream fills
@@ -50,8 +51,8 @@ class CallableModel:
         Raises:
             DeviceError: There is no such GPU, it has too little memory, or the stream is being captured.
             InputError: The model is for another device, or this machine runs parts of it; an array is in other memory,
-                of another type or shape, or not contiguous; or `into` lacks an output, or has one whose shape depends
-                on data.
+                of another type or shape, or not contiguous; or `into` lacks an output, has one whose shape depends on
+                data, or a read-only array.
 
         Example:
             ```text

@@ -304,6 +304,10 @@ def test_outputs_are_written_to_arrays_of_the_caller(driver: CudaDriver, x: Arra
         model.run_on_device({"x": given}, into={"y": small})
     with pytest.raises(InputError, match="net: its outputs are y, not z"):
         model.run_on_device({"x": given}, into={"z": place})
+    for each in (given, place):
+        each.__cuda_array_interface__["data"] = (each.address, True)
+    with pytest.raises(InputError, match=r"^output 'y' is read-only$"):
+        model.run_on_device({"x": given}, into={"y": place})
     for each in (given, place, small):
         in_context(driver, "cuMemFree", each.address)
 

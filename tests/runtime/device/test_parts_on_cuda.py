@@ -148,6 +148,17 @@ def test_arrays_of_the_gpu_go_through_parts(
         check(arrays, x)
 
 
+def test_an_output_whose_shape_depends_on_data_is_written_to_no_given_array(
+    driver: CudaDriver, models: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxruntime_cuda.install(monkeypatch, driver)
+    execution = DeviceExecution(loaded(driver, models), 0)
+    driver.calls.clear()
+    with pytest.raises(InputError, match=r"^the shape of output where depends on data: "):
+        execution.run_on_device([object()], into=[object(), object()])
+    assert driver.calls == []
+
+
 def test_threads_take_turns_in_the_sessions(
     driver: CudaDriver, models: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ class GivenArray(NamedTuple):
         contiguous: Whether its elements lie one after the other, in C order.
         gpu: The number of the GPU, if the interface says it.
         stream: What has to be waited for.
+        read_only: Whether the interface says that nothing may be written to it. DLPack's first version cannot.
     """
 
     address: int
@@ -73,6 +74,7 @@ class GivenArray(NamedTuple):
     contiguous: bool
     gpu: int | None
     stream: int | None
+    read_only: bool = False
 
 
 def is_on_cuda(value: Any) -> bool:
@@ -101,7 +103,8 @@ def given_array(
         The array, and what has to be kept while it is used.
 
     Raises:
-        InputError: It is in other memory, of another type or shape, or not contiguous.
+        InputError: It is in other memory, of another type or shape, or not contiguous; or it is the place of an
+            output, and read-only.
     """
     what = f"{role} {info.name!r} is"
     try:
@@ -119,6 +122,8 @@ def given_array(
         raise InputError(f"{what} of shape {given.shape}, not {info.shape}")
     if not given.contiguous:
         raise InputError(f"{what} not contiguous: give a copy in C order, such as x.contiguous() of torch")
+    if given.read_only and role == "output":
+        raise InputError(f"{what} read-only")
     if given.gpu is None and bytes_of(info.shape, info.dtype) and (number := gpu_of(given.address)) != gpu:
         place = "in memory that CUDA does not know" if number is None else f"on GPU {number}"
         raise InputError(f"{what} {place}, and the model is on GPU {gpu}")
@@ -260,6 +265,7 @@ def _of_dictionary(described: Mapping[str, Any]) -> GivenArray:
         _is_contiguous(shape, strides, dtype.itemsize),
         None,
         described.get("stream"),
+        bool(described["data"][1]),
     )
 
 
