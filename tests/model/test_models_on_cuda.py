@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -143,6 +145,19 @@ def test_an_observed_model_has_arrays_of_this_machine(driver: CudaDriver) -> Non
     with pytest.raises(InputError, match="runs on arrays of this machine, and takes none in the memory of a GPU"):
         first.run_on_device(drawn(model))
     del model, first
+
+
+def test_it_knows_whether_its_schedules_are_for_the_gpu(driver: CudaDriver) -> None:
+    target = "cuda/sm_86:multiprocessors=84:clock=1e9:bandwidth=1e9"  # as the stand-in
+    model = sd.compile_model(seeded(residual_model()), target=sd.parse_machine(target), fresh=True)
+    made_for = dict(model.metadata.target)
+    assert model.other_gpu == ""
+    model.metadata = replace(model.metadata, target={**made_for, "multiprocessors": 83})
+    assert re.match("its schedules are for cuda/sm_86.*, and it runs on Stand-in, ", model.other_gpu)
+    del made_for["multiprocessors"]
+    model.metadata = replace(model.metadata, target=made_for)
+    assert model.other_gpu == ""
+    del model
 
 
 def test_one_file_for_several_gpus(driver: RecordingDriver, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

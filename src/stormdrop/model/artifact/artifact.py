@@ -299,7 +299,11 @@ class CompiledModel(CallableModel):
         """What to say if an NVIDIA GPU runs it that is another one than that of its schedules; else empty."""
         if self.metadata.device != CUDA or not isinstance(self._calls, DeviceCalls):
             return ""
-        made_for, device = msgspec.convert(self.metadata.target, Gpu), cast("CudaDevice", self._calls.device)
+        try:
+            made_for = msgspec.convert(self.metadata.target, Gpu)
+        except msgspec.ValidationError:  # another version of stormdrop has written it
+            return ""
+        device = cast("CudaDevice", self._calls.device)
         if made_for.is_one(device.name, device.arch, device.multiprocessors):
             return ""
         here = f"it runs on {device.name}, for which others may be faster"
