@@ -1,7 +1,13 @@
 """A scheduled function as TVM lowers it for a GPU: one function for the host, and one for each kernel.
 
-The passes are TVM's own, but that bfloat16 becomes its bits (see `bfloat16`). TVM's pass for it makes every shared and
-local buffer of bfloat16 one of float32, which takes twice the memory that a schedule plans with.
+The passes are those of TVM's default pipeline, in its order, with two differences:
+
+bfloat16    It becomes its bits (see `bfloat16`). TVM's pass for it makes every shared and local buffer of bfloat16 one
+            of float32, which takes twice the memory that a schedule plans with.
+left out    What nothing of ours uses: types of 8 bits (FP8ComputeLegalize, FP8StorageLegalize); annotations for copies
+            and layouts of shared memory (LowerAutoCopy, InjectPermutedLayout); scopes of mma's operands
+            (TransformMmaBufferLayout) and of Hexagon's memory (VerifyVTCMLimit, LowerVtcmAlloc); and what TVM has only
+            with an option: asynchronous copies, ldg32, checks of bounds, profiles of loops (lwp).
 """
 
 from __future__ import annotations
