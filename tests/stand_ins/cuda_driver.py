@@ -362,7 +362,7 @@ class CudaDriver:
             except MemoryError:
                 self.lost = CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
 
-        self._put(stream, ("launch", name, (gx, gy, gz), (x, y, z)), run)
+        self.put(stream, ("launch", name, (gx, gy, gz), (x, y, z)), run)
 
     # ------------------------------------------------------------------------------------------------ streams, events
     @_driver_function(1)
@@ -386,7 +386,7 @@ class CudaDriver:
         if self._thing(stream, _Stream).captured is not None:
             return CUresult.CUDA_ERROR_STREAM_CAPTURE_ISOLATION
         source = next((number for number, thing in self._things.items() if thing is mark.stream), 0)
-        self._put(stream, ("after", f"s{source}"), lambda: self._finish(mark.stream, mark))
+        self.put(stream, ("after", f"s{source}"), lambda: self._finish(mark.stream, mark))
 
     @_driver_function(1)
     def cuEventCreate(self, flags: int) -> Any:
@@ -458,7 +458,7 @@ class CudaDriver:
             for each in work:
                 each()
 
-        self._put(stream, ("graph", number), run)
+        self.put(stream, ("graph", number), run)
 
     # -------------------------------------------------------------------------------------------------------- helpers
     def _new(self, thing: Any) -> int:
@@ -496,9 +496,16 @@ class CudaDriver:
                 self._inside(each, size)
             ctypes.memmove(target, source, size)
 
-        self._put(stream, (name, size), run)
+        self.put(stream, (name, size), run)
 
-    def _put(self, stream: int, call: tuple[Any, ...], run: Callable[[], None]) -> None:
+    def put(self, stream: int, call: tuple[Any, ...], run: Callable[[], None]) -> None:
+        """Puts work into a stream, or into the graph that is captured from it.
+
+        Args:
+            stream: The number of the stream.
+            call: What `calls` says about the work.
+            run: Does the work.
+        """
         found = self._thing(stream, _Stream)
         if found.captured is not None:
             found.captured.append((call, run))
@@ -512,6 +519,26 @@ class CudaDriver:
             work = stream.pending.popleft()
             if self.lost is None:
                 work()
+
+
+def in_context(driver: CudaDriver, name: str, *arguments: Any, gpu: int = 0) -> Any:
+    """What a function of a driver gives to somebody else who uses it.
+
+    Args:
+        driver: The driver.
+        name: The function.
+        *arguments: Its arguments.
+        gpu: The number of the GPU whose context is current.
+    """
+    driver.cuDevicePrimaryCtxRetain(gpu)
+    driver.cuCtxPushCurrent(gpu)
+    try:
+        code, *values = getattr(driver, name)(*arguments)
+    finally:
+        driver.cuCtxPopCurrent()
+        driver.cuDevicePrimaryCtxRelease(gpu)
+    assert not code
+    return values[0] if values else None
 
 
 def _expect(right: bool, otherwise: str) -> None:

@@ -10,7 +10,7 @@ from tvm.ir.prim import expr as prim
 from tvm.tirx import AttrStmt, PrimFunc
 
 from stormdrop.codegen.gpu_lowering import lower_for_gpu
-from stormdrop.codegen.thread_bounds import _ALWAYS, _Walk
+from stormdrop.codegen.thread_bounds import ALWAYS, KernelWalk
 from stormdrop.machine.gpu import SECTOR, WARP, Gpu
 
 
@@ -25,12 +25,12 @@ def sectors_of(function: PrimFunc, device: Gpu) -> Counter[str]:
     found: Counter[str] = Counter()
     for name, kernel in kernels.items():
         walk = _Counting(name)
-        walk.statement(kernel.body, _ALWAYS)
+        walk.statement(kernel.body, ALWAYS)
         found += walk.sectors
     return found
 
 
-class _Counting(_Walk):
+class _Counting(KernelWalk):
     """Has the extents of the loops around an access, the innermost first, and which of them are the threads."""
 
     def __init__(self, kernel: str) -> None:
@@ -41,22 +41,22 @@ class _Counting(_Walk):
 
     def statement(self, node: Any, holds: Any) -> None:
         if isinstance(node, AttrStmt) and node.attr_key == "thread_extent" and node.node.thread_tag == "threadIdx.x":
-            self._threads = -1 - self._depth
+            self._threads = -1 - self.depth
         super().statement(node, holds)
 
-    def _loop(self, variable: Any, start: int, extent: int, body: Any, holds: Any) -> None:
+    def loop(self, variable: Any, start: int, extent: int, body: Any, holds: Any) -> None:
         self._extents.insert(0, extent)
-        super()._loop(variable, start, extent, body, holds)
+        super().loop(variable, start, extent, body, holds)
         self._extents.pop(0)
 
-    def _access(self, verb: str, buffer: Any, indices: Any, holds: Any) -> None:
+    def access(self, verb: str, buffer: Any, indices: Any, holds: Any) -> None:
         if buffer.scope() != "global":
             return
         (index,) = indices
         last = 0
         if isinstance(index, prim.Ramp):
             last, index = int(index.lanes) - 1, index.base
-        first = self._value(index)
+        first = self.value(index)
         item = np.dtype(str(buffer.dtype).partition("x")[0]).itemsize
         places = np.stack([(first + step) * item // SECTOR for step in (0, last)], axis=-1)
         places = np.where(np.asarray(holds)[..., None], places, -1)

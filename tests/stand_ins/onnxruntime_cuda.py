@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from .cuda_driver import CudaDriver
+from .cuda_driver import CudaDriver, in_context
 
 CUDA = "CUDAExecutionProvider"
 _Session = onnxruntime.InferenceSession
@@ -74,9 +74,9 @@ class CudaSession:
     def run_with_iobinding(self, binding: _Binding, options: Any) -> None:
         assert options.get_run_config_entry("disable_synchronize_execution_providers") == "1"
         if all(address is not None for _, address in binding.outputs.values()):
-            self._driver._put(self._stream, ("part",), lambda: self._run(binding))
+            self._driver.put(self._stream, ("part",), lambda: self._run(binding))
             return
-        _in_context(self._driver, "cuStreamSynchronize", self._stream)
+        in_context(self._driver, "cuStreamSynchronize", self._stream)
         self._run(binding)
 
     def _run(self, binding: _Binding) -> None:
@@ -87,7 +87,7 @@ class CudaSession:
             expected, planned = binding.outputs[name]
             address = planned or 0
             if planned is None:
-                address = _in_context(self._driver, "cuMemAlloc", max(result.nbytes, 1))
+                address = in_context(self._driver, "cuMemAlloc", max(result.nbytes, 1))
                 self._arena[address] = result.nbytes
             else:
                 assert expected == (result.shape, result.dtype), f"{name} is bound to memory of another shape or type"
@@ -129,19 +129,6 @@ class _Value:
         return list(self._shape)
 
 
-def _in_context(driver: CudaDriver, name: str, *arguments: int) -> Any:
-    """What a function of the driver gives in the context of the first GPU."""
-    driver.cuDevicePrimaryCtxRetain(0)
-    driver.cuCtxPushCurrent(0)
-    try:
-        code, *values = getattr(driver, name)(*arguments)
-    finally:
-        driver.cuCtxPopCurrent()
-        driver.cuDevicePrimaryCtxRelease(0)
-    assert not code
-    return values[0] if values else None
-
-
 def _free(driver: CudaDriver, arena: dict[int, int]) -> None:
     for address in arena:
-        _in_context(driver, "cuMemFree", address)
+        in_context(driver, "cuMemFree", address)

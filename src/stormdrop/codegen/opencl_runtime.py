@@ -73,7 +73,7 @@ class OpenClKernel:
         device = runtime.device
         try:
             self._function = device.load([Image(OPENCL_SOURCE, "", module.source.encode())])
-            for launch in self._launches:
+            for launch in self._launches:  # so that what does not fit fails here, and not when it is first run
                 device.check_items(self._function(launch.entry), launch)
             self._handed_on = [device.allocate(size) for size in module.kernel.scratch]
             if runtime.on_cpu:

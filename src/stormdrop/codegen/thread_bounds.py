@@ -29,7 +29,8 @@ _SHIFTS: Mapping[str, Callable[[Any, Any], Any]] = {
     "shift_left": np.left_shift,
     "bitwise_and": np.bitwise_and,
 }
-_ALWAYS: Array = np.asarray(True)
+ALWAYS: Array = np.asarray(True)
+"""The condition of what runs in every thread and iteration."""
 
 
 def accesses_out_of_bounds(function: PrimFunc, device: Gpu) -> list[str]:
@@ -55,8 +56,8 @@ def accesses_out_of_bounds(function: PrimFunc, device: Gpu) -> list[str]:
     _, kernels = lower_for_gpu(function, device.tvm())
     lines: list[str] = []
     for name, kernel in kernels.items():
-        walk = _Walk(name)
-        walk.statement(kernel.body, _ALWAYS)
+        walk = KernelWalk(name)
+        walk.statement(kernel.body, ALWAYS)
         lines += walk.lines
     return list(dict.fromkeys(lines))
 
@@ -77,55 +78,78 @@ class _Values(GridEvaluator):
         return super().__call__(node) if shift is None else np.asarray(shift(*map(self, node.args)))
 
 
-class _Walk:
+class KernelWalk:
     """Visits the statements of a kernel with the values of all variables, and the condition under which they run.
 
     The variable at depth d has its values along the d-th axis from the right. So values broadcast to one another.
+
+    Args:
+        kernel: The kernel's name.
+
+    Attributes:
+        lines: What was found; see `accesses_out_of_bounds`.
+        value: Evaluates an expression; it raises `UnsupportedFunction` for a value that depends on data.
+        depth: The number of loops around what is visited.
     """
 
     def __init__(self, kernel: str) -> None:
         self.lines: list[str] = []
         self._kernel = kernel
-        self._value = _Values()
-        self._depth = 0
+        self.value = _Values()
+        self.depth = 0
 
     def statement(self, node: Any, holds: Array) -> None:
+        """Visits a statement, and those in it.
+
+        Args:
+            node: The statement.
+            holds: Where it runs.
+        """
         if isinstance(node, SeqStmt):
             for each in node.seq:
                 self.statement(each, holds)
         elif isinstance(node, AttrStmt):
             if node.attr_key == "thread_extent":
-                self._loop(node.node.var, 0, int(node.value), node.body, holds)
+                self.loop(node.node.var, 0, int(node.value), node.body, holds)
             else:
                 self.statement(node.body, holds)
         elif isinstance(node, For):
-            self._loop(node.loop_var, int(node.min), int(node.extent), node.body, holds)
+            self.loop(node.loop_var, int(node.min), int(node.extent), node.body, holds)
         elif isinstance(node, IfThenElse):
             self._branches(node, holds)
         elif isinstance(node, Bind):
             self._expression(node.value, holds)
             try:
-                self._value.ranges[node.var] = self._value(node.value)
+                self.value.ranges[node.var] = self.value(node.value)
             except UnsupportedFunction:
-                self._value.ranges.pop(node.var, None)
+                self.value.ranges.pop(node.var, None)
         elif isinstance(node, BufferStore):
-            self._access("stores", node.buffer, node.indices, holds)
+            self.access("stores", node.buffer, node.indices, holds)
             self._expression(node.value, holds)
         elif isinstance(node, Evaluate):
             self._expression(node.value, holds)
 
-    def _loop(self, variable: Any, start: int, extent: int, body: Any, holds: Array) -> None:
-        self._value.ranges[variable] = (np.arange(extent) + start).reshape([extent, *[1] * self._depth])
-        self._depth += 1
+    def loop(self, variable: Any, start: int, extent: int, body: Any, holds: Array) -> None:
+        """Visits a loop, or what the blocks or threads along an axis execute.
+
+        Args:
+            variable: Its variable.
+            start: The first value of that.
+            extent: How many values that has.
+            body: The statement in it.
+            holds: Where it runs.
+        """
+        self.value.ranges[variable] = (np.arange(extent) + start).reshape([extent, *[1] * self.depth])
+        self.depth += 1
         self.statement(body, holds)
-        self._depth -= 1
+        self.depth -= 1
 
     def _branches(self, node: Any, holds: Array) -> None:
         self._expression(node.condition, holds)
         try:
-            condition = self._value(node.condition)
+            condition = self.value(node.condition)
         except UnsupportedFunction:  # either may be taken
-            condition, opposite = _ALWAYS, _ALWAYS
+            condition, opposite = ALWAYS, ALWAYS
         else:
             opposite = np.logical_not(condition)
         self.statement(node.then_case, np.logical_and(holds, condition))
@@ -138,7 +162,7 @@ class _Walk:
             condition, then, otherwise = node.args
             self._expression(condition, holds)
             try:
-                taken = self._value(condition)
+                taken = self.value(condition)
             except UnsupportedFunction:
                 return
             self._expression(then, np.logical_and(holds, taken))
@@ -147,13 +171,13 @@ class _Walk:
         if isinstance(node, prim.And):
             self._expression(node.a, holds)
             try:
-                holds = np.logical_and(holds, self._value(node.a))
+                holds = np.logical_and(holds, self.value(node.a))
             except UnsupportedFunction:
                 return
             self._expression(node.b, holds)
             return
         if isinstance(node, TensorLoad):
-            self._access("loads", node.source, node.indices, holds)
+            self.access("loads", node.source, node.indices, holds)
         if isinstance(node, prim.Ramp | prim.Broadcast):
             self._expression(node.base if isinstance(node, prim.Ramp) else node.value, holds)
             return
@@ -164,13 +188,21 @@ class _Walk:
         for each in children(node):
             self._expression(each, holds)
 
-    def _access(self, verb: str, buffer: Any, indices: Any, holds: Array) -> None:
+    def access(self, verb: str, buffer: Any, indices: Any, holds: Array) -> None:
+        """Judges a load or a store.
+
+        Args:
+            verb: What a kernel does: "loads" or "stores".
+            buffer: The buffer.
+            indices: The indices, of which the last may be a `Ramp`.
+            holds: Where it is done.
+        """
         for index, extent in zip(indices, buffer.shape, strict=True):
             lanes = 0
             if isinstance(index, prim.Ramp):
                 lanes, index = int(index.stride) * (int(index.lanes) - 1), index.base
             try:
-                first = self._value(index)
+                first = self.value(index)
             except UnsupportedFunction:
                 continue
             low, high = np.minimum(first, first + lanes), np.maximum(first, first + lanes)

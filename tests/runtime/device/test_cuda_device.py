@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stand_ins.cuda_driver import LIBRARY, PYTHON, CudaDriver, CUresult, Kernel, Misuse
+from stand_ins.cuda_driver import LIBRARY, PYTHON, CudaDriver, CUresult, Kernel, Misuse, in_context
 from stand_ins.cuda_on_host import library_of
 from stormdrop import operators
 from stormdrop.codegen import device_code
@@ -86,19 +86,6 @@ class Foreign:
         ctypes.memmove(self.address, values.ctypes.data, values.nbytes)
         described = {"shape": values.shape, "typestr": values.dtype.str, "data": (self.address, False), "version": 3}
         self.__cuda_array_interface__ = {**described, **changes}
-
-
-def in_context(driver: CudaDriver, name: str, *arguments: Any, gpu: int = 0) -> Any:
-    """What a function gives to somebody else who uses the driver."""
-    driver.cuDevicePrimaryCtxRetain(gpu)
-    driver.cuCtxPushCurrent(gpu)
-    try:
-        code, *values = getattr(driver, name)(*arguments)
-    finally:
-        driver.cuCtxPopCurrent()
-        driver.cuDevicePrimaryCtxRelease(gpu)
-    assert not code
-    return values[0] if values else None
 
 
 def executed(driver: CudaDriver, program: Program = PROGRAM, code: DeviceCode = CODE) -> DeviceExecution:

@@ -27,7 +27,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from stand_ins import onnxruntime_cuda  # noqa: E402
-from stand_ins.cuda_driver import PYTHON, CudaDriver, Kernel  # noqa: E402
+from stand_ins.cuda_driver import PYTHON, CudaDriver, Kernel, in_context  # noqa: E402
 
 Array = Any
 SHAPE = (3, 8)
@@ -128,7 +128,7 @@ def test_arrays_of_the_gpu_go_through_parts(
 ) -> None:
     onnxruntime_cuda.install(monkeypatch, driver)
     execution = DeviceExecution(loaded(driver, models), 0)
-    device = execution._device
+    device = CudaDevice(0, driver)
     queue = device.queue()
     given: list[tuple[Array, list[Any]]] = []
     for seed in (1, 2):
@@ -141,9 +141,9 @@ def test_arrays_of_the_gpu_go_through_parts(
         given.append((x, execution.run_on_device([foreign])))
     for x, results in given:  # the second call has left the results of the first one alone
         arrays = [np.empty(each.shape, each.dtype) for each in results]
-        onnxruntime_cuda._in_context(driver, "cuStreamSynchronize", 1)
+        in_context(driver, "cuStreamSynchronize", 1)
         for array, each in zip(arrays, results, strict=True):
-            queue.download(each._memory, array)
+            queue.download(device.at(each.__cuda_array_interface__["data"][0]), array)
         queue.wait()
         check(arrays, x)
 
