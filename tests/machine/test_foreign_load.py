@@ -109,13 +109,17 @@ def test_counters_notice_a_busy_loop_on_our_core() -> None:
         spinner.wait()
 
 
-@pytest.mark.parametrize(("device", "slowed"), [("cuda", True), ("opencl", False), ("", False)])
+@pytest.mark.parametrize(
+    ("device", "gpu", "slowed"),
+    [("cuda", None, True), ("cuda", 0, True), ("cuda", 1, False), ("opencl", None, False), ("", None, False)],
+)
 def test_clocks_that_were_held_back_disturb_what_ran_on_the_gpu(
-    device: str, slowed: bool, monkeypatch: pytest.MonkeyPatch
+    device: str, gpu: int | None, slowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nvml = SimpleNamespace(visible_gpus=lambda: [SimpleNamespace(number=3)], is_slowed=lambda number: number == 3)
+    here = [SimpleNamespace(number=number) for number in (3, 5)]
+    nvml = SimpleNamespace(visible_gpus=lambda: here, is_slowed=lambda number: number == 3)
     monkeypatch.setattr(module, "nvml", nvml)
-    run = spent_since(read_counters(), device)
+    run = spent_since(read_counters(), device, gpu)
     assert run.slowed is slowed and run.wall < 60
     assert disturbed(Counters(run.wall, slowed=run.slowed), LIMITS) is slowed
 

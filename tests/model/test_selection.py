@@ -46,7 +46,7 @@ def test_each_combination_has_the_next_finalists_that_are_near() -> None:
 
 
 class Model:
-    metadata, device = SimpleNamespace(target={"cores": 2}), ""
+    metadata, device, gpu = SimpleNamespace(target={"cores": 2}), "", None
 
     def __init__(self, combination: Any) -> None:
         self.combination, self.symbols = combination, {"first": 0, "second": 1}

@@ -155,17 +155,17 @@ def test_a_round_by_a_slow_clock_of_the_gpu_is_taken_again(
 ) -> None:
     rounds: list[str] = []
 
-    def spent(_: Counters, device: str) -> Counters:
-        rounds.append(device)
+    def spent(_: Counters, device: str, gpu: int) -> Counters:
+        rounds.append(f"{device}:{gpu}")
         return Counters(1e-2, slowed=len(rounds) <= slow_rounds)
 
     seconds = (1e-2 if len(rounds) >= slow_rounds else 3e-2 for _ in itertools.count())
     monkeypatch.setattr(latency, "spent_since", spent)
     monkeypatch.setattr(latency, "execution_seconds", lambda *_: next(seconds))
     monkeypatch.setattr(latency, "_SHORT_SECONDS", 0.0)
-    model: Any = SimpleNamespace(device="cuda")
+    model: Any = SimpleNamespace(device="cuda", gpu=1)
     (found,), _, marked = latency.latencies([(model, {})], 2, TuningRun(0.0, None, None))
-    assert marked is disturbed and set(rounds) == {"cuda"}
+    assert marked is disturbed and set(rounds) == {"cuda:1"}
     assert found.high == (3e-2 if disturbed else 1e-2)
 
 

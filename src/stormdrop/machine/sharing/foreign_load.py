@@ -110,17 +110,18 @@ def read_counters() -> Counters:
     )
 
 
-def spent_since(before: Counters, device: str = "") -> Counters:
+def spent_since(before: Counters, device: str = "", gpu: int | None = None) -> Counters:
     """What has happened since the counters were read, for `LoadWatch.suspect`.
 
     Args:
         before: The readings of `read_counters` before a run.
         device: What has executed the run, as `Machine.device` and `CompiledModel.device` name it. Of an NVIDIA GPU it
-            is also read whether heat or a fault holds the clocks back, of the first one that this process may use.
+            is also read whether heat or a fault holds the clocks back.
+        gpu: The number of that GPU in this process, as `CompiledModel.gpu` says it; None for the first one.
     """
     spent = read_counters() - before
     gpus = nvml.visible_gpus() if device == CUDA else ()
-    return replace(spent, slowed=nvml.is_slowed(gpus[0].number)) if gpus else spent
+    return replace(spent, slowed=nvml.is_slowed(gpus[gpu or 0].number)) if gpus else spent
 
 
 def disturbed(run: Counters, limits: LoadThresholds) -> bool:

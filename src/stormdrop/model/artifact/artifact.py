@@ -357,6 +357,11 @@ class CompiledModel(CallableModel):
         """What executes it if the CPU does not: "cuda" or "opencl"."""
         return self.metadata.device
 
+    @property
+    def gpu(self) -> int | None:
+        """The number of the NVIDIA GPU that executes it, in this process; None if it has not been opened on one."""
+        return self._calls.gpu if self.device == CUDA and isinstance(self._calls, DeviceCalls) else None
+
     def on_gpu(self, number: int) -> CompiledModel:
         """The same model on another NVIDIA GPU of this machine; this model if it has been opened there.
 
@@ -375,7 +380,7 @@ class CompiledModel(CallableModel):
         code = self._program.device
         if code is None or self.device != CUDA or not isinstance(self._calls, DeviceCalls):
             raise ArtifactError(f"{self.metadata.name}: is not for NVIDIA's GPUs")
-        if self._calls.gpu == number:
+        if self.gpu == number:
             return self
         model = copy.copy(self)
         model._calls = self._device_calls(self._program, code, number=number)

@@ -151,7 +151,7 @@ def latencies(calls: Sequence[Call], cores: int, run: TuningRun) -> tuple[list[I
                 before = read_counters()
                 # The first execution brings back what the other model's weights have driven from the caches.
                 every.append([execution_seconds(model, feeds) for model, feeds in calls])
-                if not watch.suspect(spent_since(before, calls[0][0].device)):
+                if not watch.suspect(spent_since(before, calls[0][0].device, calls[0][0].gpu)):
                     quiet.append(every[-1])
         while len(every) < min(wanted, rounds_within(turns, _LEAST_SECONDS)):  # another process keeps the machine
             every.append([execution_seconds(model, feeds) for model, feeds in calls])

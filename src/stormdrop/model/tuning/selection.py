@@ -241,7 +241,7 @@ def _watched(
     for _ in range(2):
         before = read_counters()
         seconds = _measured(models, feeds, rounds)
-        spent = spent_since(before, models[0].device)
+        spent = spent_since(before, models[0].device, models[0].gpu)
         if not spent.slowed:
             break
     return seconds, spent
