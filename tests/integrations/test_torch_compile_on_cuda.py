@@ -19,8 +19,10 @@ from stand_ins.cuda_driver import LIBRARY, CudaDriver
 from stand_ins.cuda_on_host import library_of
 from stormdrop.codegen import device_code
 from stormdrop.errors import DeviceError
+from stormdrop.machine import gpu as gpu_module
 from stormdrop.model import untuned
 from stormdrop.model.kept_models import KeptModels
+from stormdrop.records import open_store
 from stormdrop.runtime.device import cuda
 
 torch = pytest.importorskip("torch", reason="the backend for torch.compile needs torch")
@@ -166,6 +168,28 @@ def test_it_is_kept_for_its_gpu(gpus: list[TorchGpu], imported: list[Any]) -> No
     linear_graph("cpu")(x=x, **WEIGHTS)
     models = KeptModels.of_user()
     assert len(imported) == 2 and models is not None and len(models.listed()) == 2
+
+
+@pytest.mark.usefixtures("_no_warning")
+def test_a_gpu_that_tvm_cannot_use_is_no_reason_not_to_keep(
+    gpus: list[TorchGpu], imported: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_module, "_runs_cuda", lambda: False)
+    for _ in range(2):
+        linear_graph()(x=gpus[0].tensor(torch.zeros(2, 8)), **weights_on(gpus[0]))
+    assert len(imported) == 1
+
+
+def test_what_is_kept_stays_if_there_is_no_memory_for_it(gpus: list[TorchGpu], monkeypatch: pytest.MonkeyPatch) -> None:
+    linear_graph()(x=gpus[0].tensor(torch.zeros(2, 8)), **weights_on(gpus[0]))
+    models = KeptModels.of_user()
+    assert models is not None
+    (kept,) = models.listed()
+    with open_store(None) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(gpus[0].driver, "_limit", 0)
+            assert models.load(kept.key, store) is None
+        assert models.load(kept.key, store) is not None
 
 
 @pytest.mark.usefixtures("_no_warning")

@@ -25,7 +25,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from ..errors import ArtifactError, StoreError, StormdropError, one_line
+from ..errors import ArtifactError, DeviceError, StoreError, StormdropError, one_line
 from ..machine.process.scratch import abandoned_folders, remove_folder
 from ..records import Problem, Store
 
@@ -112,6 +112,9 @@ class KeptModels:
             model = _loaded(folder / _MODEL, entry)
             os.utime(folder / _ENTRY)
         except FileNotFoundError:
+            return None
+        except DeviceError as error:  # such as memory that another process holds: the model is as it was
+            _logger.warning("a kept model is not loaded: %s", one_line(error))
             return None
         except _failures() as error:
             _logger.warning("a kept model is compiled anew: %s", one_line(error))
@@ -236,10 +239,12 @@ def _values(text: str) -> NDArray[np.float64]:
 
 def _records(result: CompileResult, store: Store | None) -> list[tuple[tuple[str, str, str, str, str], list[str]]]:
     """The problem of each kernel of a model, with the finished sessions that the records have for it."""
-    if store is None:
+    from .tuning.scheduler import has_identity
+
+    kernels = [task.kernel for task in result.tasks if task.kernel is not None]
+    if store is None or not all(has_identity(kernel.target) for kernel in kernels):
         return []
-    problems = [task.kernel.problem for task in result.tasks if task.kernel is not None]
-    return [(astuple(problem), _sessions(problem, store)) for problem in problems]
+    return [(astuple(kernel.problem), _sessions(kernel.problem, store)) for kernel in kernels]
 
 
 def _is_current(entry: _Entry, store: Store | None) -> bool:

@@ -136,7 +136,7 @@ def recorded_tasks(graph: Graph, target: Machine, options: TuneOptions, store: S
             as that fits.
     """
     tasks = tasks_of(graph, target, options)
-    answers = store is not None and (not isinstance(target, Gpu) or _has_identity(target))
+    answers = store is not None and has_identity(target)
     for task in tasks:
         if task.kernel is not None:
             answer = task.kernel.answered(store, 0, None, disturbed=True) if store is not None and answers else None
@@ -155,10 +155,12 @@ def recorded_tasks(graph: Graph, target: Machine, options: TuneOptions, store: S
     return TunedTasks(tuned, False, [])
 
 
-def _has_identity(gpu: Gpu) -> bool:
-    """Whether the records can know a GPU. One that is not here, or that TVM cannot use, has no identity."""
+def has_identity(target: Machine) -> bool:
+    """Whether the records can know a machine. A GPU that is not here, or that TVM cannot use, has no identity."""
+    if not isinstance(target, Gpu):
+        return True
     try:
-        gpu.machine  # noqa: B018  raises
+        target.machine  # noqa: B018  raises
     except TargetError:
         return False
     return True
