@@ -16,6 +16,7 @@ from stormdrop.integrations.graph_device import on_cpu  # noqa: E402
 def places(x: Any) -> Any:
     """Names a GPU in each way that Dynamo leaves as it is."""
     y = x + torch.arange(8, device=x.device) + torch.ones(8, device="cuda") + torch.full((8,), 2.0).cuda(0)
+    y = y + torch.ones(8, device=0) + torch.ones(8).to(0)
     return torch.where(y > 0, y + torch.ones(8).to("cuda:0"), torch.tensor(-1.0))
 
 
@@ -30,7 +31,7 @@ def test_a_graph_computes_on_the_cpu_what_it_computes_on_a_gpu() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):
         torch.compile(places, backend=backend)(torch.empty(2, 8, device="cuda"))
     (graph,), x = graphs, torch.linspace(-8, 8, 16).reshape(2, 8)
-    y = x + torch.arange(8) + 3.0
+    y = x + torch.arange(8) + 5.0
     torch.testing.assert_close(on_cpu(graph)(x)[0], torch.where(y > 0, y + 1.0, -1.0))
     assert "cuda" in graph.code, "the graph itself stays as it is"
 

@@ -99,6 +99,10 @@ def on_cpu(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
             if node.op == "call_method" and node.target == "cuda":  # x.cuda(0)
                 node.target, node.args, node.kwargs = "cpu", node.args[:1], {}
             node.args, node.kwargs = (map_aggregate(each, _place_on_cpu) for each in (node.args, node.kwargs))
+            if _is_number(node.kwargs.get("device")):  # torch.ones(3, device=0)
+                node.kwargs = {**node.kwargs, "device": "cpu"}
+            if node.op == "call_method" and node.target == "to" and len(node.args) > 1 and _is_number(node.args[1]):
+                node.args = (node.args[0], "cpu", *node.args[2:])  # x.to(0)
         module.recompile()
     return moved
 
@@ -108,6 +112,11 @@ def _place_on_cpu(value: Any) -> Any:
     if isinstance(value, torch.device):
         return CPU if value.type == "cuda" else value
     return "cpu" if isinstance(value, str) and _CUDA.fullmatch(value) else value
+
+
+def _is_number(device: Any) -> bool:
+    """Whether this is the number of a GPU, which torch takes for its name."""
+    return isinstance(device, int) and not isinstance(device, bool)
 
 
 def _returned(graph: torch.fx.GraphModule) -> list[torch.device]:
