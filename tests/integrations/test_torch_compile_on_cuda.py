@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import mkdtemp
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,6 +48,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Torch
         return LIBRARY + str(library_of(source, Path(mkdtemp(dir=tmp_path)))).encode(), []
 
     monkeypatch.setattr(device_code, "compile_for", compiled)
+    monkeypatch.setattr(untuned, "check_nvcc", lambda machine: None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     torch.compiler.reset()
@@ -168,6 +170,29 @@ def test_it_is_kept_for_its_gpu(gpus: list[TorchGpu], imported: list[Any]) -> No
     linear_graph("cpu")(x=x, **WEIGHTS)
     models = KeptModels.of_user()
     assert len(imported) == 2 and models is not None and len(models.listed()) == 2
+
+
+def test_a_graph_of_which_onnxruntime_would_run_a_part_is_not_kept(
+    gpus: list[TorchGpu], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = SimpleNamespace(foreign=[SimpleNamespace(operators={"NonZero": 1})])
+    made = SimpleNamespace(name="graph", model=SimpleNamespace(metadata=metadata))
+    monkeypatch.setattr(torch_compile, "_compiled", lambda *_: made)
+    monkeypatch.setattr(KeptModels, "keep", lambda *_: pytest.fail("it is kept"))
+    with FakeTensorMode():
+        graph = Graph(lambda x: torch.relu(x), x=without_elements(2, 8, device="cuda"))
+    with pytest.warns(RuntimeWarning, match=r"onnxruntime would run a part of it \(NonZero\)"):
+        graph(x=gpus[0].tensor(torch.ones(2, 8)))
+
+
+@pytest.mark.usefixtures("_no_warning")
+def test_another_nvcc_makes_other_code(
+    gpus: list[TorchGpu], imported: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for version in ("12.9", "13.0", "13.0"):
+        monkeypatch.setattr(torch_compile, "nvcc_version", lambda said=version: said)
+        linear_graph()(x=gpus[0].tensor(torch.zeros(2, 8)), **weights_on(gpus[0]))
+    assert len(imported) == 2
 
 
 @pytest.mark.usefixtures("_no_warning")

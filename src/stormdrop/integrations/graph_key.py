@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -59,6 +61,13 @@ def key_of(graph: torch.fx.GraphModule, arguments: Sequence[Any], constant: Sequ
     inputs = [_content(one) if fixed else _kind(one) for one, fixed in zip(arguments, constant, strict=True)]
     parts = [_nodes(graph), inputs, [_described(one) for one in (*settings, *others)], _versions(), _sources()]
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@cache
+def nvcc_version() -> str:
+    """What `nvcc` says of its version, on which the code for a GPU depends; empty if there is none on the PATH."""
+    nvcc = shutil.which("nvcc")
+    return subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False).stdout if nvcc else ""
 
 
 def _nodes(graph: torch.fx.GraphModule) -> list[Any]:

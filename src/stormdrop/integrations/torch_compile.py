@@ -44,7 +44,7 @@ from .closed_graph import (
 )
 from .compile_progress import compiling, said
 from .graph_device import CPU, device_of, machine_of, on_cpu
-from .graph_key import NoKey, key_of
+from .graph_key import NoKey, key_of, nvcc_version
 
 if TYPE_CHECKING:
     from ..machine.contract import Machine
@@ -315,9 +315,6 @@ class _Compiled:
         self._returned = len(returned)
         if len(self._model.outputs) != self._returned + len(roles.written):
             raise ModelError("it returns something else than tensors")
-        if device.type == "cuda" and self._model.metadata.foreign:
-            operators = ", ".join(name for part in self._model.metadata.foreign for name in part.operators)
-            raise ModelError(f"onnxruntime would run a part of it on the CPU ({operators})")
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         feeds = {name: arguments[position].detach() for name, position in self._positions.items()}
@@ -396,6 +393,9 @@ def _model_of(work: _Work) -> CompiledModel:
             with compiling(str(work)):
                 result = _compiled(work, target, store)
             model = result.model
+            if work.device.type == "cuda" and model.metadata.foreign:
+                operators = ", ".join(name for part in model.metadata.foreign for name in part.operators)
+                raise ModelError(f"onnxruntime would run a part of it ({operators})")
             if kept is not None and key is not None and not getattr(result, "interrupted", False):
                 kept.keep(key, result, asked)
     if work.device.type == "cuda":
@@ -429,7 +429,8 @@ def _key_of(work: _Work, target: Machine) -> str | None:
     from ..machine.limits.memory_rates import cached_bytes
 
     settings = work.settings
-    others = (settings.options, settings.tunes, target, cached_bytes(target) if isinstance(target, Cpu) else 0)
+    of_target = cached_bytes(target) if isinstance(target, Cpu) else nvcc_version()
+    others = (settings.options, settings.tunes, target, of_target)
     try:
         return key_of(work.graph, work.arguments, work.constant, *others)
     except NoKey as error:
