@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,7 @@ def test_a_part_is_timed_with_the_copies_for_it(target: Any) -> None:
         ("copy to the GPU", 0),
     ]
     assert timed.seconds == sum(each["seconds"] for each in pieces)
+    assert "pieces" not in replace(timed, pieces=()).to_json()  # of a part that is not run by the CPU for a GPU
 
 
 def test_an_observer_sees_what_kernels_read_and_write(residual: tuple[onnx.ModelProto, Path]) -> None:

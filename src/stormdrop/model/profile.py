@@ -236,7 +236,7 @@ class PartTime:
             "threads": self.part.threads,
             "seconds": self.seconds,
             "share": self.share,
-            "pieces": [asdict(piece) for piece in self.pieces],
+            **({"pieces": [asdict(piece) for piece in self.pieces]} if self.pieces else {}),
         }
 
 
