@@ -10,8 +10,9 @@ from tvm.script import tirx as T
 
 from stormdrop.codegen.cuda import Resources, compile_for, cuda_source, launches, resources, resources_of
 from stormdrop.codegen.device_code import build_for_device
-from stormdrop.errors import MeasureError
+from stormdrop.errors import MeasureError, TargetError
 from stormdrop.machine.gpu import GPUS, for_architectures
+from stormdrop.model.untuned import compile_model
 from stormdrop.runtime.device.code import CUBIN, PTX
 
 A100 = GPUS["a100"]
@@ -138,3 +139,9 @@ def test_without_nvcc_nothing_is_known(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MeasureError, match="there is no nvcc on the PATH"):
         resources("", A100)
+
+
+def test_without_nvcc_no_model_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TargetError, match="^target cuda/a100: there is no nvcc on the PATH; it is part of the CUDA"):
+        compile_model(tmp_path / "missing.onnx", target=A100)

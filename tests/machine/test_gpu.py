@@ -165,15 +165,16 @@ def test_code_for_several_architectures() -> None:
     assert gpu.architectures == ("sm_86", "sm_90", "compute_90")
     assert replace(gpu, architectures=()) == GPUS["a100"]
     assert device.for_architectures(GPUS["a100"], ["sm_80+ptx"]).architectures == ("compute_80",)
+    assert device.for_architectures(GPUS["a100"], "sm_86, sm_90+ptx,") == gpu
 
 
 @pytest.mark.parametrize(
     ("target", "name", "message"),
     [
         ("cuda/a100", "sm_85", "unknown architecture 'sm_85'; did you mean 'sm_"),
-        ("cuda/a100", "sm_86+sass", "unknown architecture 'sm_86+sass'; "),
+        ("cuda/a100", "sm_86+sass", "architecture 'sm_86+sass': only +ptx may follow, as in sm_86+ptx"),
         ("cuda/a100", "", "unknown architecture ''; "),
-        ("cpu/znver5", "sm_86", "target cpu/znver5: has no architectures to choose from; only NVIDIA's GPUs have"),
+        ("cpu/znver5", "sm_86", "target cpu/znver5: has no architectures to choose from by --arch (architectures=); "),
     ],
 )
 def test_architectures_that_there_are_not(target: str, name: str, message: str) -> None:

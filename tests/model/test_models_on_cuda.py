@@ -25,6 +25,7 @@ from stormdrop.cli import run
 from stormdrop.codegen import device_code
 from stormdrop.errors import ArtifactError, DeviceError, InputError, TargetError
 from stormdrop.machine.nvml import visible_gpus
+from stormdrop.model import untuned
 from stormdrop.model.artifact import artifact
 from stormdrop.runtime import model as runtime_model
 from stormdrop.runtime.device.contract import Device
@@ -64,6 +65,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Recordin
 
     made = RecordingDriver()
     monkeypatch.setattr(device_code, "compile_for", compiled)
+    monkeypatch.setattr(untuned, "check_nvcc", lambda machine: None)
 
     def opened(kind: str, name: str = "", number: int = 0) -> Device:
         return CudaDevice(number, made) if kind == CUDA else open_device(kind, name)
@@ -182,7 +184,8 @@ def test_without_a_gpu_it_is_compiled_and_not_run(tmp_path: Path) -> None:
     if shutil.which("nvcc") is None or visible_gpus():
         pytest.skip("there is no nvcc on the PATH, or a GPU")
     model = sd.compile_model(seeded(residual_model()), target=sd.parse_machine("cuda/a100"), out=tmp_path / "m.sd")
-    for act in (lambda: model.run(drawn(model)), lambda: sd.load(tmp_path / "m.sd")):
+    saved = tmp_path / "m.sd"
+    for act in (lambda: model.run(drawn(model)), lambda: sd.load(saved), lambda: sd.bench(saved, rounds=2)):
         with pytest.raises(DeviceError) as error:
             act()
         assert "\n" not in str(error.value)

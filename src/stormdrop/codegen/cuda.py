@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tvm.tirx import PrimFunc
 
-from ..errors import MeasureError
+from ..errors import MeasureError, TargetError
+from ..machine.contract import CUDA, Machine
 from ..machine.gpu import Gpu, lacks_compiler
 from ..machine.known_gpus import ARCH
 from ..machine.process.scratch import scratch_folder
@@ -25,6 +26,7 @@ _TVM_OPTIONS = ("--use_fast_math", "--expt-relaxed-constexpr", "-Xptxas", "--reg
 _FIRST = 'extern "C" __global__'  # begins the first kernel of a source; before it are headers
 _KERNEL = re.compile(r"(extern \"C\" __global__ void (?:__launch_bounds__\(\d+\) )?\w+)\(")
 _OF = "_of_"  # stands between the name of a kernel and the number of its source
+_NO_NVCC = "there is no nvcc on the PATH; it is part of the CUDA toolkit"
 _SPILLED = re.compile(r"(\d+) bytes spill stores")
 
 
@@ -43,6 +45,21 @@ class Resources:
     registers: int
     shared: int
     spilled: int
+
+
+def check_nvcc(machine: Machine) -> None:
+    """Checks that the code of a model can be compiled, before the work that ends with it.
+
+    Args:
+        machine: The machine that the model is for.
+
+    Raises:
+        TargetError: It is an NVIDIA GPU, and no `nvcc` here compiles for it.
+    """
+    if not isinstance(machine, Gpu) or machine.device != CUDA:
+        return
+    if reason := _NO_NVCC if shutil.which("nvcc") is None else lacks_compiler(machine.arch):
+        raise TargetError(f"target {machine.target_name}: {reason}")
 
 
 def cuda_source(function: PrimFunc, device: Gpu) -> str:
@@ -119,7 +136,7 @@ def _nvcc(source: str, arch: str, folder: Path) -> tuple[Path, str]:
     """Writes the code of a source to a file in a folder. Returns the file and what `ptxas` says about its kernels."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        raise MeasureError("there is no nvcc on the PATH; it is part of the CUDA toolkit")
+        raise MeasureError(_NO_NVCC)
     if reason := lacks_compiler(arch):
         raise MeasureError(reason)
     file, code = folder / "kernels.cu", folder / "kernels.code"

@@ -377,13 +377,13 @@ def target_name(info: GpuInfo) -> str | None:
     return None if gpu is None else f"cuda/{gpu.name}"
 
 
-def for_architectures(machine: Machine | None, names: Sequence[str]) -> Gpu:
+def for_architectures(machine: Machine | None, names: str | Sequence[str]) -> Gpu:
     """A GPU whose models hold code for other architectures, too. Their schedules are those for the GPU.
 
     Args:
         machine: The GPU; None stands for this machine's CPU, which is none.
         names: The architectures: "sm_86" for its machine code, "sm_86+ptx" for its PTX besides. The driver of this and
-            of every newer GPU compiles PTX when a model is loaded.
+            of every newer GPU compiles PTX when a model is loaded. Or a text of them with commas in between.
 
     Raises:
         TargetError: The machine is no NVIDIA GPU, an architecture is unknown, or CUDA here does not compile for it.
@@ -394,12 +394,17 @@ def for_architectures(machine: Machine | None, names: Sequence[str]) -> Gpu:
     """
     if machine is None or machine.device != CUDA:
         name = "cpu" if machine is None else machine.name
-        raise TargetError(f"target {name}: has no architectures to choose from; only NVIDIA's GPUs have (cuda/NAME)")
+        raise TargetError(
+            f"target {name}: has no architectures to choose from by --arch (architectures=); only NVIDIA's GPUs have"
+            " (cuda/NAME)"
+        )
     gpu, codes = require_gpu(machine), dict[str, None]()
-    for name in names:
+    for name in names.strip().removesuffix(",").split(",") if isinstance(names, str) else names:
         arch, plus, form = name.strip().lower().partition("+")
-        if arch not in FAMILIES or (plus and form != "ptx"):
+        if arch not in FAMILIES:
             raise TargetError(f"unknown architecture {name!r}; {hint(arch, FAMILIES)}; with PTX besides: sm_86+ptx")
+        if plus and form != "ptx":
+            raise TargetError(f"architecture {name!r}: only +ptx may follow, as in {arch}+ptx")
         if reason := lacks_compiler(arch):
             raise TargetError(f"architecture {name}: {reason}")
         codes |= dict.fromkeys([arch, f"compute_{arch.removeprefix(ARCH)}"] if plus else [arch])

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..machine.contract import Machine
 from ..machine.cpu import Cpu, keeping_denormals
+from ..codegen.cuda import check_nvcc
 from ..machine.gpu import for_architectures
 from ..records import Store, buffered, open_store
 from ..tuning.options import FLOAT32, TuneOptions
@@ -52,7 +53,7 @@ def compile_model(
     max_error: float | None = None,
     precision: str = FLOAT32,
     keep_denormals: bool = False,
-    architectures: Sequence[str] = (),
+    architectures: str | Sequence[str] = (),
 ) -> CompiledModel:
     """Compiles a model in seconds: nothing is measured.
 
@@ -83,6 +84,7 @@ def compile_model(
         ModelError: The model cannot be imported or verified, or its compiled form is wrong with exact schedules, too.
         ArtifactError: Nothing can be saved at `out`.
         InputError: The samples are none of the model's inputs.
+        TargetError: The target is an NVIDIA GPU, and no `nvcc` here compiles for it, or it has no such architectures.
 
     Example:
         ```python
@@ -133,6 +135,7 @@ def compile_model_with(
         check_writable(Path(out))
     if native:
         check_native(machine)
+    check_nvcc(machine)
     with run.phase("import"):
         run.say("importing", checking=True)
         source = source_of(model)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import events
+from ...codegen.cuda import check_nvcc
 from ...errors import InputError, TargetError
 from ...machine.contract import Machine
 from ...machine.cpu import Cpu, keeping_denormals
@@ -85,7 +86,7 @@ def tune_model(
     native: bool = False,
     precision: str = FLOAT32,
     keep_denormals: bool = False,
-    architectures: Sequence[str] = (),
+    architectures: str | Sequence[str] = (),
     fleet: Fleet | str | None = None,
 ) -> ModelResult:
     """Tunes every kernel of a model, compiles the model and verifies it.
@@ -132,7 +133,7 @@ def tune_model(
             `max_error` allows (1e-2 by default). Inputs and outputs stay in float32.
         keep_denormals: As in `tune`, for every kernel.
         architectures: Other architectures of NVIDIA's GPUs that the kernels are compiled for, too, as in
-            `("sm_86", "sm_90+ptx")`: with "+ptx" also as PTX, which the driver of that and of every newer GPU compiles
+            `"sm_86,sm_90+ptx"` or `("sm_86", "sm_90+ptx")`: with "+ptx" also as PTX, which the driver of that and of every newer GPU compiles
             when the model is loaded. The schedules are those for the target.
         fleet: Machines to measure kernels on, as in `tune`. They have to be of this machine's kind, because the whole
             model is built and timed here.
@@ -142,7 +143,8 @@ def tune_model(
             see `verify`.
         InputError: A setting is bad, or the samples are none of the model's inputs.
         ArtifactError: Nothing can be saved at `out`. This is checked before the tuning, too.
-        TargetError: The runner does not answer.
+        TargetError: The runner does not answer; or the target is a GPU that is not here, or that no `nvcc` here
+            compiles for, or it has no such architectures.
         MeasureError: The runner is lost before the model is verified there.
 
     Example:
@@ -348,6 +350,7 @@ def _check_gpu(machine: Gpu) -> None:
         machine.machine  # noqa: B018  raises
     except TargetError as error:
         raise TargetError(f"{error}; stormdrop compile makes a model for it without measuring") from None
+    check_nvcc(machine)
 
 
 def _check_native(machine: Machine) -> None:
