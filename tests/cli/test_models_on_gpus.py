@@ -92,13 +92,21 @@ def test_the_gpus_that_measure_are_named_if_there_are_several(capfd: pytest.Capt
     [
         (["--target", "cuda/a100", "--arch", "sm_80,sm_85"], "unknown architecture 'sm_85'; did you mean "),
         (["--target", "cuda/a100", "--arch", ""], "--arch '': is empty; write for example --arch sm_86,sm_90+ptx"),
+        (["--target", "cuda/a10000"], "unknown GPU 'a10000'; did you mean "),
         (["--target", "cpu/znver5", "--arch", "sm_80"], "target cpu/znver5: has no architectures to choose from"),
     ],
 )
 @pytest.mark.parametrize("command", ["compile", "tune"])
-def test_wrong_architectures(
-    command: str, words: list[str], message: str, artifact: Path, capfd: pytest.CaptureFixture[str]
+def test_wrong_targets_are_refused_before_tvm_is_loaded(
+    command: str,
+    words: list[str],
+    message: str,
+    artifact: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for module in (compiling, tuning):
+        monkeypatch.setattr(module, "prepare", lambda *_, **__: pytest.fail("TVM is loaded"))
     assert complaint(capfd, command, artifact.with_name("small.onnx"), *words).startswith(message)
 
 

@@ -300,3 +300,11 @@ def test_a_share_of_a_peak_that_is_not_sure_is_explained(
 def test_sketches_are_named_as_in_python_and_as_before(option: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["tune-op", *SMALL, option, "nonsense"]) == 2
     assert "unknown sketches 'nonsense'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("trials", "said"), [(9, "goes on with them"), (4, "; a larger budget (--time, --trials)")])
+def test_only_what_was_measured_helps_the_next_run(trials: int, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    left = {"name": "conv", "seconds": None, "untuned": 2e-4, "reason": "no time left: default schedule"}
+    document = {"tasks": [left], "trials": trials, "reused": 4, "interrupted": False}
+    tuning._say_what_is_left(document, fresh=False)
+    assert said in " ".join(capfd.readouterr().out.split())

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from ..errors import InputError, MeasureError
+from ..errors import DeviceError, InputError, MeasureError
 from ..ir.relative_error import relative_error
 from ..machine.contract import CPU, CUDA, OPENCL, Machine
+from ..machine.nvml import visible_gpus
 from ..machine.process.scratch import scratch_folder
 from ..measure.timing import MOST_ROUNDS
 from ..statistics import median_interval, ratio_interval
@@ -131,7 +132,12 @@ def bench(
 
 
 def _device(what: Path, target: Machine | None) -> str:
-    """What executes a model. Raises `InputError` if a target is given that is none of a saved model's."""
+    """What executes a model.
+
+    Raises:
+        InputError: A target is given that is none of a saved model's.
+        DeviceError: A saved model was made for an NVIDIA GPU, and there is none here.
+    """
     from ..model.artifact.kept_tuning import read_tuning
 
     wanted = CPU if target is None else target.device
@@ -142,6 +148,8 @@ def _device(what: Path, target: Machine | None) -> str:
     other_gpu = wanted == CUDA and target is not None and target.name != metadata.cpu
     if target is not None and (wanted != made_for or other_gpu):
         raise InputError(f"target {target.name}: {what} was made for {made_for}: leave the target out")
+    if made_for == CUDA and not visible_gpus():
+        raise DeviceError(f"{what} was made for an NVIDIA GPU, and there is none here")
     return made_for
 
 

@@ -161,9 +161,33 @@ def model_machine(target: str | None, keep_denormals: bool, arch: str | None) ->
     from ..machine.gpu import for_architectures
 
     machine = parse_machine(target)
-    if not_empty(arch, "--arch", "sm_86,sm_90+ptx") is not None:
-        machine = for_architectures(machine, str(arch).split(","))
+    machine = machine if arch is None else for_architectures(machine, arch)
     return keeping_denormals(machine) if keep_denormals else machine
+
+
+def check_target(target: str | None, arch: str | None) -> None:
+    """Raises what `model_machine` raises about a name, as far as that is known before TVM is loaded, which takes long.
+
+    The devices of OpenCL are not asked: their drivers start threads, and this process is forked while TVM is loaded.
+
+    Args:
+        target: The value of --target; None for this machine.
+        arch: The value of --arch; None for the architecture of the target alone.
+
+    Raises:
+        InputError: One of them is empty.
+        TargetError: The target or an architecture is unknown, or a CPU is to have architectures.
+    """
+    from ..machine.cpu import parse_machine
+    from ..machine.gpu import for_architectures
+
+    name = not_empty(target, "--target", "cpu") or "cpu"
+    not_empty(arch, "--arch", "sm_86,sm_90+ptx")
+    if name.strip().lower().startswith("opencl"):
+        return
+    machine = None if name == "cpu" else parse_machine(name)
+    if arch is not None:
+        for_architectures(machine, arch)
 
 
 @contextlib.contextmanager

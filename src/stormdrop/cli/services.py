@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import InputError
+from ..report.formatting import plain_ratio
 from ..tuning.duration import seconds_of
 from . import output
 
@@ -95,7 +96,7 @@ def print_services(services: Sequence[tuple[str, Mapping[str, Any]]], disturbed:
             name,
             f"{entry['per_second']:.4g}",
             _interval(entry["per_second_interval"]),
-            f"{entry['ratio']:.2f}" if entry["ratio"] else "-",
+            plain_ratio(entry["ratio"]) if entry["ratio"] else "-",
             *(output.seconds(known and known["seconds"]) for known in entry["percentiles"].values()),
             str(entry["calls"]),
         ]

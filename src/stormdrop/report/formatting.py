@@ -137,14 +137,26 @@ def ratio(numerator: float | None, denominator: float | None) -> str:
     return UNKNOWN if not numerator or not denominator else f"{numerator / denominator:.2f}x"
 
 
+def plain_ratio(value: float) -> str:
+    """A ratio, with two digits at least.
+
+    Example:
+        >>> plain_ratio(1.237), plain_ratio(0.0312)
+        ('1.24', '0.031')
+    """
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:#.2g}"
+
+
 def ratios(pair: Sequence[float | None] | None) -> str:
     """The two ends of an interval of ratios.
 
     Example:
         >>> ratios((0.98, 1.237))
         '0.98 to 1.24'
+        >>> ratios((0.0301, 0.0342))
+        '0.030 to 0.034'
     """
-    return _ends(pair, "{:.2f}".format)
+    return _ends(pair, plain_ratio)
 
 
 def percent(share: float | None) -> str:

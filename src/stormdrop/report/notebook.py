@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from ..optional_packages import PLOTS, installed
-from .formatting import config, count, interval, percent, ratios, time
+from .formatting import config, count, interval, percent, plain_ratio, ratios, time
 from .headline import headline, kernel_headline, never_tuned
 from .layer_label import label_of
 from .search_end import IN_WORDS, end_of
@@ -130,7 +130,7 @@ def bench_html(document: Document) -> str:
         (
             each["name"],
             time(each["seconds"]),
-            f"{each['ratio']:.2f}",
+            plain_ratio(each["ratio"]),
             ratios(each["ratio_interval"]),
         )
         for each in contenders

@@ -11,6 +11,7 @@ import typer
 
 from ...errors import InputError, OperatorError
 from ...measure.timing import MOST_ROUNDS
+from ...report.formatting import plain_ratio
 from ...tuning.options import FLOAT32, whole_number
 from .. import completion, options, output
 from ..options import DatabaseOption, JsonOption, PrecisionOption, SeedOption, ShapeOption, TargetOption
@@ -121,7 +122,7 @@ def _print_bench(document: Mapping[str, Any]) -> None:
             output.seconds(contender["seconds"]),
             output.interval(contender["interval"]),
             *([output.seconds(call["seconds"]) if call else "-"] if any(calls) else []),
-            f"{contender['ratio']:.2f}",
+            plain_ratio(contender["ratio"]),
             output.interval(contender["ratio_interval"], "ratio"),
             f"{contender['gflops']:.0f}" if contender.get("gflops") else "-",
             f"{contender['max_error']:.0e}" if math.isfinite(contender["max_error"]) else "different",

@@ -40,7 +40,7 @@ def compile_(
     one has found is next. All others get their default schedules.
     """
     compile_options = TuneOptions(seed=seed, fresh=fresh, precision=flags.precision, max_error=max_error)
-    options.not_empty(target, "--target", "cpu")
+    options.check_target(target, flags.arch)
     given = flags.of_model(model)
     opening = f"compiling {model}"
     with output.stdout_for_json(as_json):

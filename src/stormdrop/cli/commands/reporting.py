@@ -105,8 +105,8 @@ def _model_page(folder: Path, bench: Bench | None) -> str:
 
     metadata, digest, tuning = read_tuning(folder)
     if tuning is None:
-        raise InputError(f"{folder}: holds no document of its tuning, because it was compiled without tuning or by an "
-                         "earlier version: tune it again")  # fmt: skip
+        raise InputError(f"{folder}: was compiled without tuning, or by an earlier version: `stormdrop report` shows "
+                         "tunings")  # fmt: skip
     document = checked(tuning, Tuning, str(folder))
     if len(document["tasks"]) != len(document["kernels"]):
         raise InputError(f"{folder}: is no such document as a report needs: its kernels are not those of its tasks")

@@ -130,6 +130,7 @@ def tune(
     """Tune every kernel of an ONNX model and save the compiled model."""
     tune_options = flags.tune_options(model_flags.precision)
     given, place = model_flags.of_model(model), flags.place()
+    options.check_target(flags.target, model_flags.arch)
     opening = f"tuning {model} {_limit(tune_options, DEFAULT_MODEL_SECONDS)}"
     with (
         output.stdout_for_json(as_json),
@@ -285,15 +286,22 @@ def _print_model(document: Mapping[str, Any], out: Path, machine: Machine, fresh
         output.line(f"at {machine.runner}: {sentence}")
     output.fallbacks(document)
     _print_effort(document)
-    left = never_tuned(document)
-    if left:
-        again = "without --fresh the same command" if fresh else "the same command"
-        output.line(f"{left}; {again} goes on with them, because what was measured is kept")
+    _say_what_is_left(document, fresh)
     print(f"saved: {document['artifact']}\ndigest: {document['digest']}")
     if document["artifact"] != str(out):
         print(f"the older model is kept: {out}")
     print()
     output.line(f"{document['model']}: {headline(document)}")
+
+
+def _say_what_is_left(document: Mapping[str, Any], fresh: bool) -> None:
+    """Says which kernels were never tuned, and what tunes them."""
+    left = never_tuned(document)
+    if left and document["trials"] > document["reused"]:
+        again = "without --fresh the same command" if fresh else "the same command"
+        output.line(f"{left}; {again} goes on with them, because what was measured is kept")
+    elif left:
+        output.line(left if document["interrupted"] else f"{left}; a larger budget (--time, --trials) tunes them")
 
 
 def _print_kernels(tasks: Sequence[Mapping[str, Any]]) -> None:

@@ -78,9 +78,7 @@ class CudaContext:
         try:
             code, version = driver.cuDriverGetVersion()
         except RuntimeError as error:
-            raise DeviceError(
-                f"there is no NVIDIA driver here, which CUDA needs (libcuda.so.1 does not load: {one_line(error)})"
-            ) from error
+            raise DeviceError("there is no NVIDIA driver here, which CUDA needs: libcuda.so.1 does not load") from error
         self.check("ask for the driver's version", code)
         self.version = f"{version // 1000}.{version % 1000 // 10}"
         if version < _OLDEST:
