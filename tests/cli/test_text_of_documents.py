@@ -119,6 +119,7 @@ def test_kernels_without_a_good_sketch_are_called_after_their_layers(capsys: pyt
     layers = [{"name": name, "kernels": ["fused_sort"]} for name in ("top.sort", "top.take")]
     document: dict[str, Any] = {
         "recorded": [],
+        "borrowed": {},
         "kernels": 2,
         "sizes": [],
         "verified": {"max_error": 1e-6, "against": "NumPy"},
