@@ -143,5 +143,5 @@ def test_without_nvcc_nothing_is_known(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_without_nvcc_no_model_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(TargetError, match="^target cuda/a100: there is no nvcc on the PATH; it is part of the CUDA"):
+    with pytest.raises(TargetError, match=r"^target cuda/a100: there is no nvcc on the PATH; it is part of the CUDA"):
         compile_model(tmp_path / "missing.onnx", target=A100)

@@ -24,6 +24,7 @@ from stand_ins.cuda_on_host import library_of
 from stormdrop.cli import run
 from stormdrop.codegen import device_code
 from stormdrop.errors import ArtifactError, DeviceError, InputError, TargetError
+from stormdrop.machine.gpu import for_architectures
 from stormdrop.machine.nvml import visible_gpus
 from stormdrop.model import untuned
 from stormdrop.model.artifact import artifact
@@ -31,6 +32,7 @@ from stormdrop.runtime import model as runtime_model
 from stormdrop.runtime.device.contract import Device
 from stormdrop.runtime.device.cuda import CudaDevice
 from stormdrop.runtime.device.opening import CUDA, open_device
+from stormdrop.tuning.options import TuneOptions
 
 pytestmark = [
     pytest.mark.compiles,
@@ -164,7 +166,9 @@ def test_it_knows_whether_its_schedules_are_for_the_gpu(driver: CudaDriver) -> N
 
 def test_one_file_for_several_gpus(driver: RecordingDriver, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source, folder, a100 = seeded(residual_model()), tmp_path / "model.sd", sd.parse_machine("cuda/a100")
-    sd.compile_model(source, target=a100, architectures=["sm_86+ptx"], fresh=True, out=folder)
+    gpu, options = for_architectures(a100, "sm_86+ptx"), TuneOptions(fresh=True)
+    made = untuned.compile_model_with(source, gpu, options, out=folder)
+    assert made.to_json()["architectures"] == ["sm_80", "sm_86", "compute_86"]
     for end in ("sm_80.cubin", "sm_86.cubin", "compute_86.ptx"):
         assert (folder / f"kernels-0.{end}").exists()
     words = ["run", str(folder), "--output", str(tmp_path / "y.npz")]

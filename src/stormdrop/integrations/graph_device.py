@@ -28,8 +28,8 @@ _CUDA = re.compile(r"cuda(:\d+)?")
 def device_of(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> torch.device:
     """The device on which a graph takes and returns its tensors.
 
-    Inputs of one value may be on the CPU, as torch itself takes them beside tensors on a GPU. What lies between inputs
-    and outputs does not matter.
+    Inputs of no dimensions may be on the CPU, as torch itself takes them beside tensors on a GPU. What lies between
+    inputs and outputs does not matter.
 
     Args:
         graph: The graph.

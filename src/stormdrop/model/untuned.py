@@ -11,9 +11,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from ..codegen.cuda import check_nvcc
 from ..machine.contract import Machine
 from ..machine.cpu import Cpu, keeping_denormals
-from ..codegen.cuda import check_nvcc
 from ..machine.gpu import for_architectures
 from ..records import Store, buffered, open_store
 from ..tuning.options import FLOAT32, TuneOptions

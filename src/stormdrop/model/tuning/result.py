@@ -11,7 +11,8 @@ from typing import Any
 import tvm
 
 from ...errors import TargetError, shown
-from ...machine.contract import Machine
+from ...machine.contract import CUDA, Machine
+from ...machine.gpu import Gpu
 from ...report.formatting import ascii_time, json_value
 from ...report.headline import headline, never_tuned
 from ...runtime.sizes import sizes_in_words
@@ -67,6 +68,7 @@ class CompileResult:
         borrowed = {task.task.name: task.borrowed.machine for task in self.tasks if task.borrowed is not None}
         return {
             **self._document(),
+            "architectures": _architectures(self.target),
             "kernels": len(self.tasks),
             "recorded": [task.task.name for task in self.tasks if task.result is not None],
             "borrowed": {name: machine for name, machine in borrowed.items() if name not in changed},
@@ -205,6 +207,11 @@ class ModelResult(CompileResult):
             "converged": all(task.converged for task in self.tasks),
             "curve": [list(entry) for entry in self.curve],
         }
+
+
+def _architectures(target: Machine) -> list[str]:
+    """The architectures that a model for an NVIDIA GPU has code for; none for another machine."""
+    return [target.arch, *target.architectures] if isinstance(target, Gpu) and target.device == CUDA else []
 
 
 def _title(target: Machine) -> str:

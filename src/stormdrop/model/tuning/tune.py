@@ -133,8 +133,8 @@ def tune_model(
             `max_error` allows (1e-2 by default). Inputs and outputs stay in float32.
         keep_denormals: As in `tune`, for every kernel.
         architectures: Other architectures of NVIDIA's GPUs that the kernels are compiled for, too, as in
-            `"sm_86,sm_90+ptx"` or `("sm_86", "sm_90+ptx")`: with "+ptx" also as PTX, which the driver of that and of every newer GPU compiles
-            when the model is loaded. The schedules are those for the target.
+            `"sm_86,sm_90+ptx"` or `("sm_86", "sm_90+ptx")`: with "+ptx" also as PTX, which the driver of that and of
+            every newer GPU compiles when the model is loaded. The schedules are those for the target.
         fleet: Machines to measure kernels on, as in `tune`. They have to be of this machine's kind, because the whole
             model is built and timed here.
 
