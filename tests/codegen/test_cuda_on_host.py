@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from tvm import te, tirx
 
 from stand_ins.cuda_on_host import UNWRITTEN, execute_on_host
 from stand_ins.opencl_execution import Execution
@@ -79,6 +80,19 @@ def test_bfloat16_is_staged_as_its_bits() -> None:
     execution, (expected,) = run(work, "thread"), evaluate_graph(work.graph, work.random_inputs(0))
     assert not execution.complaints
     np.testing.assert_allclose(execution.outputs[0].astype("f4"), expected.astype("f4"), rtol=2**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_bool_is_read_and_written_one_by_one_in_vectors(writes: bool) -> None:
+    """TVM's CUDA code takes a vector of bool for one of 16-bit integers, and would leave the buffer."""
+    x, mask = te.placeholder((8, 64), name="x"), te.placeholder((8, 64), "bool", name="mask")
+    if writes:
+        y = te.compute((8, 64), lambda i, j: x[i, j] > 0.5, name="y")
+    else:
+        y = te.compute((8, 64), lambda i, j: tirx.Select(mask[i, j], x[i, j], tirx.const(-1.0, "float32")), name="y")
+    work = Workload.create("masked", te.create_prim_func([x, y] if writes else [x, mask, y]))
+    execution = run(work, "address", threads=32, vector=4)
+    assert is_right(work, execution) and not execution.complaints
 
 
 def test_some_blocks_of_a_grid() -> None:

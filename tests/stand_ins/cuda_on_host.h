@@ -149,7 +149,11 @@ HOST_VECTORS(float, float)
 HOST_VECTORS(int, int)
 HOST_VECTORS(unsigned, uint)
 HOST_VECTORS(unsigned short, ushort)
+HOST_VECTORS(short, short)
+HOST_VECTORS(unsigned char, uchar)
+HOST_VECTORS(long long, longlong)
 HOST_VECTORS(unsigned long long, ulonglong)
+HOST_VECTORS(double, double)
 #undef HOST_VECTORS
 struct __align__(4) half2 { half x, y; };
 struct __align__(8) half4 { half x, y, z, w; };

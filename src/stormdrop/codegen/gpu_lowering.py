@@ -1,9 +1,11 @@
 """A scheduled function as TVM lowers it for a GPU: one function for the host, and one for each kernel.
 
-The passes are those of TVM's default pipeline, in its order, with two differences:
+The passes are those of TVM's default pipeline, in its order, with three differences:
 
 bfloat16    It becomes its bits (see `bfloat16`). TVM's pass for it makes every shared and local buffer of bfloat16 one
             of float32, which takes twice the memory that a schedule plans with.
+bool        It is read and written one by one, also in vectorised loops: TVM's CUDA code takes a vector of it in memory
+            for one of 16-bit integers.
 left out    What nothing of ours uses: types of 8 bits (FP8ComputeLegalize, FP8StorageLegalize); annotations for copies
             and layouts of shared memory (LowerAutoCopy, InjectPermutedLayout); scopes of mma's operands
             (TransformMmaBufferLayout) and of Hexagon's memory (VerifyVTCMLimit, LowerVtcmAlloc); and what TVM has only
@@ -14,22 +16,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import s_tir, tirx
-from tvm.ir import Call
+from tvm.ir import Call, TensorLoad
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
-from tvm.tirx import DeclBuffer, PrimFunc
+from tvm.tirx import BufferStore, DeclBuffer, For, ForKind, PrimFunc
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 from tvm_ffi import structural_walk
 
 from ..errors import MeasureError
 from ..ir.attributes import DISJOINT_SHARED
 from ..ir.elementary import expand_for_gpu
+from ..ir.expressions import transform_statement
 from ..runtime.device.code import DeviceKernel, Launch
 from .bfloat16 import with_bits
 
@@ -55,9 +58,10 @@ def _pipeline() -> tuple[Any, Any, Any]:
         loops.InjectSoftwarePipeline(),
         loops.LowerOpaqueBlock(),
         calls.FlattenBuffer(),
-        calls.prim_func_pass(lambda function, *_: with_bits(function), opt_level=0, name="stormdrop.BFloat16"),
+        _pass(with_bits, "BFloat16"),
         calls.NarrowDataType(32),
         loops.LoopPartition(),
+        _pass(_without_vectors_of_bool, "VectorsOfBool"),
         calls.VectorizeLoop(True),
         loops.InjectVirtualThread(),
         loops.InjectDoubleBuffer(),
@@ -82,6 +86,32 @@ def _pipeline() -> tuple[Any, Any, Any]:
         calls.BF16StorageLegalize(),
     ]
     return tvm.ir.transform.Sequential(lower), finalize_host_passes, finalize_device_passes
+
+
+def _pass(change: Callable[[PrimFunc], PrimFunc], name: str) -> Any:
+    return tirx.transform.prim_func_pass(lambda function, *_: change(function), opt_level=0, name=f"stormdrop.{name}")
+
+
+def _without_vectors_of_bool(function: PrimFunc) -> PrimFunc:
+    """A function whose vectorised loops that read or write bool are unrolled instead."""
+
+    def unrolled(loop: Any) -> Any:
+        if loop.kind != ForKind.VECTORIZED or not _accesses_bool(loop.body):
+            return loop
+        return For(loop.loop_var, loop.min, loop.extent, ForKind.UNROLLED, loop.body)
+
+    loops: list[Any] = []
+    structural_walk(function.body, (For, loops.append))
+    if all(unrolled(loop) is loop for loop in loops):
+        return function
+    return function.with_body(transform_statement(function.body, lambda node: node, unrolled))
+
+
+def _accesses_bool(statement: Any) -> bool:
+    dtypes: list[str] = []
+    loads = (TensorLoad, lambda load: dtypes.append(str(load.source.dtype)))
+    structural_walk(statement, (loads, (BufferStore, lambda store: dtypes.append(str(store.buffer.dtype)))))
+    return "bool" in dtypes
 
 
 def _unless(option: str, given: Any) -> Any:
