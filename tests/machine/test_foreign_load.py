@@ -111,7 +111,14 @@ def test_counters_notice_a_busy_loop_on_our_core() -> None:
 
 @pytest.mark.parametrize(
     ("device", "gpu", "slowed"),
-    [("cuda", None, True), ("cuda", 0, True), ("cuda", 1, False), ("opencl", None, False), ("", None, False)],
+    [
+        ("cuda", None, True),
+        ("cuda", 0, True),
+        ("cuda", 1, False),
+        ("cuda", 2, False),
+        ("opencl", None, False),
+        ("", None, False),
+    ],
 )
 def test_clocks_that_were_held_back_disturb_what_ran_on_the_gpu(
     device: str, gpu: int | None, slowed: bool, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ from ..ir.elementary import expand_for_gpu
 from ..ir.expressions import transform_statement
 from ..runtime.device.code import DeviceKernel, Launch
 from .bfloat16 import with_bits
+from .lowering import function_pass
 
 GPU_PIPELINE = "stormdrop_gpu"
 """The name under which TVM knows these passes: `tvm.tirx.build(..., pipeline=GPU_PIPELINE)`."""
@@ -58,10 +59,10 @@ def _pipeline() -> tuple[Any, Any, Any]:
         loops.InjectSoftwarePipeline(),
         loops.LowerOpaqueBlock(),
         calls.FlattenBuffer(),
-        _pass(with_bits, "BFloat16"),
+        function_pass(with_bits, "BFloat16"),
         calls.NarrowDataType(32),
         loops.LoopPartition(),
-        _pass(_without_vectors_of_bool, "VectorsOfBool"),
+        function_pass(_without_vectors_of_bool, "VectorsOfBool"),
         calls.VectorizeLoop(True),
         loops.InjectVirtualThread(),
         loops.InjectDoubleBuffer(),
@@ -88,10 +89,6 @@ def _pipeline() -> tuple[Any, Any, Any]:
     return tvm.ir.transform.Sequential(lower), finalize_host_passes, finalize_device_passes
 
 
-def _pass(change: Callable[[PrimFunc], PrimFunc], name: str) -> Any:
-    return tirx.transform.prim_func_pass(lambda function, *_: change(function), opt_level=0, name=f"stormdrop.{name}")
-
-
 def _without_vectors_of_bool(function: PrimFunc) -> PrimFunc:
     """A function whose vectorised loops that read or write bool are unrolled instead."""
 
@@ -100,9 +97,7 @@ def _without_vectors_of_bool(function: PrimFunc) -> PrimFunc:
             return loop
         return For(loop.loop_var, loop.min, loop.extent, ForKind.UNROLLED, loop.body)
 
-    loops: list[Any] = []
-    structural_walk(function.body, (For, loops.append))
-    if all(unrolled(loop) is loop for loop in loops):
+    if not _accesses_bool(function.body):
         return function
     return function.with_body(transform_statement(function.body, lambda node: node, unrolled))
 

@@ -71,35 +71,41 @@ def _pipeline() -> tuple[Any, Any, Any]:
         loops.StmtSimplify(),
         loops.LowerOpaqueBlock(),
         calls.FlattenBuffer(),
-        _pass(with_bits, "BFloat16"),
+        function_pass(with_bits, "BFloat16"),
         calls.NarrowDataType(32),
         calls.VectorizeLoop(True),
-        _pass(_with_unrolled_lanes, "UnrolledLanes"),
-        _pass(with_dot_products, "DotProducts"),
-        _pass(with_rounding, "Rounding"),
+        function_pass(_with_unrolled_lanes, "UnrolledLanes"),
+        function_pass(with_dot_products, "DotProducts"),
+        function_pass(with_rounding, "Rounding"),
         calls.StorageRewrite(),
         loops.HoistIfThenElse(),
         calls.UnrollLoop(),
         loops.RenormalizeSplitPattern(),
         calls.StmtSimplify(),
         loops.RewriteUnsafeSelect(),
-        _pass(_with_nan_in_extrema, "NanInExtrema"),
-        _pass(_with_non_temporal_stores, "NonTemporal"),
-        _pass(with_mode_for_denormals, "Denormals"),
+        function_pass(_with_nan_in_extrema, "NanInExtrema"),
+        function_pass(_with_non_temporal_stores, "NonTemporal"),
+        function_pass(with_mode_for_denormals, "Denormals"),
         calls.VerifyMemory(),
         calls.AnnotateEntryFunc(),
         calls.SplitHostDevice(),
         calls.MakePackedAPI(),
-        _pass(_with_unaligned_parameters, "Anywhere"),
+        function_pass(_with_unaligned_parameters, "Anywhere"),
         calls.BF16StorageLegalize(),
     ]
     # This has to run after StorageRewrite, which drops annotations.
-    on_stack = _pass(_with_local_buffers_on_stack, "OnStack")
+    on_stack = function_pass(_with_local_buffers_on_stack, "OnStack")
     sequence = tvm.ir.transform.Sequential
     return sequence(lower), lambda: sequence([on_stack, finalize_host_passes()]), finalize_device_passes
 
 
-def _pass(change: Callable[[PrimFunc], PrimFunc], name: str) -> Any:
+def function_pass(change: Callable[[PrimFunc], PrimFunc], name: str) -> Any:
+    """A pass of TVM that changes each function of a module.
+
+    Args:
+        change: Makes the new function.
+        name: What TVM calls the pass, after "stormdrop.".
+    """
     return tirx.transform.prim_func_pass(lambda function, *_: change(function), opt_level=0, name=f"stormdrop.{name}")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TargetError, hint
+from ..runtime.device.cuda import short_names
 from .contract import CUDA, Machine
 from .known_gpus import (
     ARCH,
@@ -452,13 +453,6 @@ def _multiprocessors(info: GpuInfo) -> int:
 def _architectures(nvcc: str) -> list[str]:
     """The architectures that an `nvcc` compiles for."""
     return subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=False).stdout.split()
-
-
-def short_names(marketing: str) -> list[str]:
-    """The two names that a GPU may have in `GPUS`: "rtx" and "rtx4090" for "NVIDIA GeForce RTX 4090"."""
-    words = marketing.lower().replace("-", " ").split()
-    words = [word for word in words if word not in {"nvidia", "geforce", "tesla"}]
-    return [words[0], "".join(words)]
 
 
 def _runs_cuda() -> bool:

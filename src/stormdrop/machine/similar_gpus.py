@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from .gpu import GPUS, Gpu, short_names
+from ..runtime.device.cuda import short_names
+from .gpu import GPUS, Gpu
 
 _OF_A_FAMILY = 1e-6
 """How far apart two GPUs are at least whose names differ."""

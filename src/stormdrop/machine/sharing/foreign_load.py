@@ -120,8 +120,8 @@ def spent_since(before: Counters, device: str = "", gpu: int | None = None) -> C
         gpu: The number of that GPU in this process, as `CompiledModel.gpu` says it; None for the first one.
     """
     spent = read_counters() - before
-    gpus = nvml.visible_gpus() if device == CUDA else ()
-    return replace(spent, slowed=nvml.is_slowed(gpus[gpu or 0].number)) if gpus else spent
+    gpus = nvml.visible_gpus()[gpu or 0 :] if device == CUDA else ()  # NVML may see fewer than CUDA does
+    return replace(spent, slowed=nvml.is_slowed(gpus[0].number)) if gpus else spent
 
 
 def disturbed(run: Counters, limits: LoadThresholds) -> bool:

@@ -77,8 +77,8 @@ def _offers(kernel: KernelTask, gpu: Gpu, store: Store) -> list[Borrowed]:
 def _winner(session: StoredSession, kernel: KernelTask) -> Choice | None:
     """What a session has found, as a schedule of a kernel; None if it is of no use for it.
 
-    It is of none if it was measured beside other load and did not race, nor if the default's sketch was no choice: a
-    GPU without tensor cores has chosen from other sketches: its winner says nothing where the default uses them.
+    It is of no use if it was measured beside other load and did not race. Nor is it if the default's sketch was no
+    choice there: the winner of a GPU without tensor cores says nothing where the default uses them.
 
     Raises:
         SpaceError: The kernel's space has no such schedule.

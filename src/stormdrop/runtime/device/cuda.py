@@ -101,13 +101,17 @@ def open_cuda(name: str, driver: Any = None) -> CudaDevice:
     """
     first = CudaDevice(0, driver)
     others = (CudaDevice(index, driver) for index in range(1, first.gpus_here))
-    return next((device for device in (first, *others) if name in _short_names(device.name)), first)
+    return next((device for device in (first, *others) if name in short_names(device.name)), first)
 
 
-def _short_names(marketing: str) -> set[str]:
-    """The names that a target may have for a GPU: "a100" and "a100sxm480gb" for "NVIDIA A100-SXM4-80GB"."""
+def short_names(marketing: str) -> list[str]:
+    """The two names that a target may have for a GPU: "a100" and "a100sxm480gb" for "NVIDIA A100-SXM4-80GB".
+
+    Args:
+        marketing: The name that the driver gives it.
+    """
     words = [word for word in marketing.lower().replace("-", " ").split() if word not in _BRANDS]
-    return {"".join(words[:end]) for end in range(1, len(words) + 1)}
+    return [*words[:1], "".join(words)]
 
 
 class CudaDevice:
