@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from stormdrop import operators
 from stormdrop.ir.dtypes import BFLOAT16
-from stormdrop.ir.mixed_precision import copied_positions, factor_positions, in_bfloat16, keeps_elements
+from stormdrop.ir.mixed_precision import copied_positions, factor_positions, in_low_precision, keeps_elements
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
@@ -33,7 +33,7 @@ WORKLOADS = [
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_a_lowered_function_computes_the_same_from_rounded_inputs(workload: Workload) -> None:
     graph = workload.graph
-    low = in_bfloat16(graph, range(len(graph.parameters)))
+    low = in_low_precision(graph, range(len(graph.parameters)))
     assert {str(buffer.dtype) for buffer in low.parameters} == {BFLOAT16}
     rng = np.random.default_rng(0)
     inputs = [rng.uniform(0.5, 1.5, spec.shape).astype(BFLOAT16) for spec in workload.inputs]
@@ -46,9 +46,9 @@ def test_a_lowered_function_computes_the_same_from_rounded_inputs(workload: Work
 
 def test_what_is_only_moved_stays_in_bfloat16_and_sums_are_in_float32() -> None:
     graph = operators.conv2d(1, 6, 6, 4, 8, 3, 3, pad=1, act="relu").graph
-    low = in_bfloat16(graph, [0, 1, 2])
+    low = in_low_precision(graph, [0, 1, 2])
     assert [str(stage.buffer.dtype) for stage in low.stages] == [BFLOAT16, "float32", BFLOAT16]
-    mixed = in_bfloat16(graph, [1])
+    mixed = in_low_precision(graph, [1])
     assert [str(stage.buffer.dtype) for stage in mixed.stages] == ["float32"] * 3
 
 
@@ -63,7 +63,7 @@ def test_what_is_computed_with_or_returned_is_no_copy() -> None:
 
 
 def test_a_reduction_is_rounded_once_at_its_end() -> None:
-    low = in_bfloat16(operators.matmul(4, 5, 6).graph, [2])
+    low = in_low_precision(operators.matmul(4, 5, 6).graph, [2])
     assert [stage.combine for stage in low.stages] == ["sum", None]
     assert [str(stage.buffer.dtype) for stage in low.stages] == ["float32", BFLOAT16]
 

@@ -23,7 +23,7 @@ from stand_ins.cuda_driver import LIBRARY, CudaDriver
 from stand_ins.cuda_on_host import library_of
 from stormdrop.cli import run
 from stormdrop.codegen import device_code
-from stormdrop.errors import ArtifactError, DeviceError, InputError, TargetError
+from stormdrop.errors import ArtifactError, DeviceError, InputError, ModelError, TargetError
 from stormdrop.machine.gpu import for_architectures
 from stormdrop.machine.nvml import visible_gpus
 from stormdrop.model import untuned
@@ -95,6 +95,25 @@ def test_it_computes_what_the_model_says(
             for info, right in zip(source.graph.output, expected(source, feeds), strict=True):
                 np.testing.assert_allclose(results[info.name], right, rtol=2e-5, atol=1e-5)
         del model
+
+
+def test_layers_in_float16(driver: CudaDriver, tmp_path: Path) -> None:
+    source, a100 = seeded(residual_model()), sd.parse_machine("cuda/a100")
+    made = sd.compile_model(source, target=a100, fresh=True, precision="fp16", out=tmp_path / "half.sd")
+    assert made.metadata.provenance["precision"] == "fp16"
+    model = runtime_model.load(tmp_path / "half.sd")
+    feeds = drawn(model)
+    for ours, right in zip(model.run(feeds).values(), expected(source, feeds), strict=True):
+        error = float(np.abs(ours - right).max() / np.abs(right).max())
+        assert 1e-5 < error < 4e-3, "in float16, and no worse than that"
+
+
+def test_a_model_beyond_the_range_of_float16_is_refused(driver: CudaDriver) -> None:
+    source = seeded(residual_model())
+    for weight in source.graph.initializer:
+        weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * np.float32(1e5), weight.name))
+    with pytest.raises(ModelError, match="in float16 it exceeds the largest number, 65,504; take --precision bf16"):
+        sd.compile_model(source, target=sd.parse_machine("cuda/a100"), fresh=True, precision="fp16")
 
 
 def test_onnxruntime_runs_parts_on_the_gpu(driver: CudaDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

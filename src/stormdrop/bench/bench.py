@@ -70,8 +70,8 @@ def bench(
         seed: Seeds the inputs and the tuning.
         shapes: The shapes of inputs whose shape an ONNX file leaves open, by input name. Of a saved model with several
             sizes, those of the size that is timed, by default the first.
-        precision: What an ONNX file is tuned to compute in, as in `tune_model`. Beside a model with layers in bfloat16,
-            OpenVINO and torch compute in bfloat16, too; onnxruntime and LiteRT compute in float32.
+        precision: What an ONNX file is tuned to compute in, as in `tune_model`. Beside a model with layers in 16 bits,
+            OpenVINO, torch and TensorRT compute in that type, too; onnxruntime and LiteRT compute in float32.
         target: The machine to tune for: this machine's CPU by default, or for an ONNX file one of its GPUs. A saved
             model runs on what it was made for.
         store: The records of earlier tunings. The default is the default database.

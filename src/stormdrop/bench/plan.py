@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from ..errors import InputError, MeasureError, hint
 from ..machine.contract import CPU, Machine
-from ..tuning.options import BF16
+from ..tuning.options import AUTO, BF16
 from .contender import ContenderSpec
 from .peers import (
     CUDA_PEERS,
     GROUPS,
-    IN_BFLOAT16,
+    IN_16_BITS,
     ONNXRUNTIME_EXACT,
     PACKAGES,
     WITHOUT_ONNX,
@@ -216,15 +216,16 @@ def plan_model(path: Path, peers: Sequence[str], tuning: TuningOptions, peers_on
         reason = f"the ONNX file that {path} was made from has changed since ({source})"
         return Plan(str(path), contenders, None, dict.fromkeys(peers, reason))
     theirs = {"model": with_sizes(source, size, metadata.provenance), "inputs": feeds}
-    mixed = "precision" in metadata.provenance
+    asked = metadata.provenance.get("precision")
+    precision = BF16 if asked == AUTO else asked
     in_bytes = rounds_to_bytes(onnx.load_from_string(theirs["model"]))
     makers = model_peers(peers_on)
     for peer in peers:
-        low = {"precision": BF16} if mixed and peer in IN_BFLOAT16 else {}
+        low = {"precision": precision} if precision and peer in IN_16_BITS else {}
         contenders.append(ContenderSpec(peer, makers[peer], {**theirs, **low}, peers_on))
         if peer == "onnxruntime" and peers_on == CPU and in_bytes and sums_saturate():
             contenders.append(ContenderSpec(ONNXRUNTIME_EXACT, makers[peer], {**theirs, "entries": {EXACT_SUMS: "1"}}))
-    tolerance = TOLERANCE_OF_ROUNDING if mixed or in_bytes else TOLERANCE
+    tolerance = TOLERANCE_OF_ROUNDING if precision or in_bytes else TOLERANCE
     return Plan(str(path), contenders, None, {}, tolerance=tolerance)
 
 

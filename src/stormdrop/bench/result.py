@@ -15,7 +15,7 @@ TOLERANCE = 1e-3
 """The relative error up to which two contenders agree: float32, with sums in any order."""
 
 TOLERANCE_OF_ROUNDING = 5e-2
-"""The same for models in bfloat16 and in bytes, which contenders round to at different places."""
+"""The same for models in 16 bits and in bytes, which contenders round to at different places."""
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,9 @@ PrecisionOption = Annotated[
     typer.Option(
         "--precision",
         metavar="WHAT",
-        help="What the model computes in: float32; bf16, with the factors of all layers but the last in bfloat16; or "
-        "auto, with those of the most expensive layers, as many as --max-error allows (1e-2 by default).",
+        help="What the model computes in: float32; bf16, with the factors of all layers but the last in bfloat16; "
+        "fp16, with them in float16 (NVIDIA's GPUs); or auto, in bfloat16 with those of the most expensive layers, as "
+        "many as --max-error allows (1e-2 by default).",
         autocompletion=completion.precisions,
     ),
 ]

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-BFLOAT16 = "bfloat16"
+BFLOAT16, FLOAT16 = "bfloat16", "float16"
 
 INFINITE = 1e30
 """A constant beyond it stands for an infinity, such as the padding of a maximum."""

@@ -1,11 +1,11 @@
-"""A function whose parameters are stored in bfloat16, and which computes in float32 as before.
+"""A function whose parameters are stored in bfloat16 or float16, and which computes in float32 as before.
 
     y[i, j] = max(sum_k x[i, k] * w[j, k] + b[j], 0)
 
     x, w and y in bfloat16:
     y[i, j] = bfloat16(max(sum_k float32(x[i, k]) * float32(w[j, k]) + b[j], 0))
 
-What a stage only moves, as a padding does, stays in bfloat16.
+What a stage only moves, as a padding does, stays in that type.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ from .expressions import Expr, children, is_selection, rewrite_loads, substitute
 from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 
 
-def in_bfloat16(graph: StageGraph, positions: Collection[int]) -> StageGraph:
-    """The same function with some of its parameters in bfloat16.
+def in_low_precision(graph: StageGraph, positions: Collection[int], dtype: str = BFLOAT16) -> StageGraph:
+    """The same function with some of its parameters in a type of 16 bits.
 
     Args:
         graph: The function.
         positions: The positions of the parameters, inputs and outputs, which are in float32.
+        dtype: The type, "bfloat16" or "float16".
     """
-    stored = {graph.parameters[position]: _narrow(graph.parameters[position]) for position in positions}
+    stored = {graph.parameters[position]: _narrow(graph.parameters[position], dtype) for position in positions}
     stages: list[Stage] = []
     for stage in graph.stages:
         moves = all(load.source in stored for load in stage.loads()) and _only_moves(stage)
         if moves and stage.buffer not in graph.outputs:
-            stored[stage.buffer] = _narrow(stage.buffer)
+            stored[stage.buffer] = _narrow(stage.buffer, dtype)
         if moves and stage.buffer in stored:
-            stages.append(replace(stage, buffer=stored[stage.buffer], value=_moved(stage.value, stored)))
+            stages.append(replace(stage, buffer=stored[stage.buffer], value=_moved(stage.value, stored, dtype)))
             continue
         stage = replace(stage, value=rewrite_loads(stage.value, lambda load: _widened(load, stored)))
         if stage.buffer not in stored:
             stages.append(stage)
         elif stage.combine is None:
-            stages.append(replace(stage, buffer=stored[stage.buffer], value=prim.Cast(BFLOAT16, stage.value)))
+            stages.append(replace(stage, buffer=stored[stage.buffer], value=prim.Cast(dtype, stage.value)))
         else:
             stages += _rounded_at_end(stage, stored[stage.buffer])
     return StageGraph(tuple(stored.get(buffer, buffer) for buffer in graph.parameters), tuple(stages))
@@ -77,20 +78,25 @@ def copied_positions(graph: StageGraph) -> set[int]:
     }
 
 
-def keeps_elements(graph: StageGraph) -> bool:
-    """Whether each element of the outputs is an element of an input, a number that bfloat16 holds, or infinite."""
-    return all(stage.combine in (None, "max", "min") and _chooses(stage.value) for stage in graph.stages)
+def keeps_elements(graph: StageGraph, dtype: str = BFLOAT16) -> bool:
+    """Whether each element of the outputs is an element of an input, a number that a type holds, or infinite.
+
+    Args:
+        graph: The function.
+        dtype: The type.
+    """
+    return all(stage.combine in (None, "max", "min") and _chooses(stage.value, dtype) for stage in graph.stages)
 
 
-def _chooses(node: Expr) -> bool:
-    """Whether a value is that of a load, a number that bfloat16 holds, as the bounds 0 and 6 are, or infinite."""
+def _chooses(node: Expr, dtype: str) -> bool:
+    """Whether a value is that of a load, a number that a type holds, as the bounds 0 and 6 are, or infinite."""
     if isinstance(node, prim.Max | prim.Min):
-        return _chooses(node.a) and _chooses(node.b)
+        return _chooses(node.a, dtype) and _chooses(node.b, dtype)
     if is_selection(node):
-        return all(map(_chooses, children(node)[1:]))
+        return all(_chooses(each, dtype) for each in children(node)[1:])
     if isinstance(node, FloatImm):
         number = float(node.value)
-        return float(np.float32(number).astype(BFLOAT16)) == number or abs(number) > INFINITE
+        return abs(number) > INFINITE or float(np.float32(number).astype(dtype)) == number
     return isinstance(node, TensorLoad)
 
 
@@ -121,14 +127,14 @@ def _is_moved(node: Expr) -> bool:
     return isinstance(node, TensorLoad) or (is_selection(node) and all(map(_is_moved, children(node)[1:])))
 
 
-def _moved(node: Expr, stored: dict[Any, Any]) -> Expr:
-    """A value that is only moved, in bfloat16."""
+def _moved(node: Expr, stored: dict[Any, Any], dtype: str) -> Expr:
+    """A value that is only moved, in the type that it is stored in."""
     if isinstance(node, FloatImm):
-        return FloatImm(BFLOAT16, 0.0)
+        return FloatImm(dtype, 0.0)
     if isinstance(node, TensorLoad):
         return stored[node.source][tuple(node.indices)]
     condition, *values = children(node)
-    values = [_moved(value, stored) for value in values]
+    values = [_moved(value, stored, dtype) for value in values]
     if isinstance(node, prim.Select):
         return prim.Select(condition, *values)
     return Call(node.op, [condition, *values], attrs=node.attrs, ret_ty=values[0].ty)
@@ -144,9 +150,9 @@ def _rounded_at_end(stage: Stage, stored: Any) -> list[Stage]:
     renamed = {axis.var: Axis(variable(f"{axis.name}_out"), axis.extent) for axis in stage.spatial}
     places = {var: axis.var for var, axis in renamed.items()}
     indices = tuple(substitute(index, places) for index in stage.indices)
-    value = prim.Cast(BFLOAT16, sums[indices])
+    value = prim.Cast(str(stored.dtype), sums[indices])
     return [replace(stage, buffer=sums), Stage("rounded", tuple(renamed.values()), stored, indices, value)]
 
 
-def _narrow(buffer: Any) -> Any:
-    return intermediate(str(buffer.name), shape_of(buffer), BFLOAT16)
+def _narrow(buffer: Any, dtype: str) -> Any:
+    return intermediate(str(buffer.name), shape_of(buffer), dtype)

@@ -39,13 +39,15 @@ class NamedKernel(TypedDict):
 
 
 class Precision(TypedDict):
-    """Which layers of a model are in bfloat16, and what that costs."""
+    """Which layers of a model are in bfloat16 or float16, and what that costs."""
 
     asked: str
     layers: int
-    bfloat16: int
+    bfloat16: NotRequired[int]
+    float16: NotRequired[int]
     tasks: list[str]
     in_bfloat16: NotRequired[list[NamedKernel]]
+    in_float16: NotRequired[list[NamedKernel]]
     in_float32: NotRequired[list[NamedKernel]]
     error: float
     agreement: float | None

@@ -248,13 +248,19 @@ def precision_in_words(entry: Mapping[str, Any]) -> str:
     """
     agreement = entry["agreement"]
     top = "" if agreement is None else f", top-1 agreement {agreement:.0%}"
-    layers = f"{entry['bfloat16']} of {entry['layers']} layers in bfloat16"
+    dtype = _low_type(entry)
+    layers = f"{entry[dtype]} of {entry['layers']} layers in {dtype}"
     return f"{layers}; error {entry['error']:.1e} against float32{top}{_of_fewer_kernels(entry)}"
 
 
+def _low_type(entry: Mapping[str, Any]) -> str:
+    """The type of 16 bits that an entry `precision` counts layers of."""
+    return "float16" if "float16" in entry else "bfloat16"
+
+
 def _of_fewer_kernels(entry: Mapping[str, Any]) -> str:
-    """The layers in float32, or those in bfloat16 if these are fewer; empty if all are of one type."""
-    by_type = {name: entry.get(f"in_{name}") or [] for name in ("float32", "bfloat16")}
+    """The layers in float32, or those in 16 bits if these are fewer; empty if all are of one type."""
+    by_type = {name: entry.get(f"in_{name}") or [] for name in ("float32", _low_type(entry))}
     name = min(by_type, key=lambda each: len(by_type[each]))
     if not by_type[name]:
         return ""

@@ -105,6 +105,12 @@ def test_torch_is_captured_after_a_warm_up_and_timed_by_events(model: bytes, tor
     np.testing.assert_array_equal(output, 2 * X)
 
 
+def test_torch_in_float16(model: bytes, torch_log: Log) -> None:
+    contender = torch_cuda.CapturedModel(model, {"x": X + 1e-4}, 1, "fp16")
+    assert contender.settings["precision"] == "fp16"
+    np.testing.assert_array_equal(contender.outputs()[0], 2 * (X + 1e-4).astype("float16"))
+
+
 def test_torch_without_a_gpu_takes_no_part(model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -166,6 +172,13 @@ def test_onnxruntime_computes_on_bound_memory_in_a_stream_that_is_timed(
     assert contender.seconds(3) == pytest.approx(2e-3)
     assert log == ["run", "record", *["run"] * 3, "record", "synchronize"]
     np.testing.assert_array_equal(contender.outputs()[0], 2 * X)
+
+
+def test_tensorrt_in_16_bits(model: bytes, sessions: tuple[list[Any], Log]) -> None:
+    opened, _ = sessions
+    onnxruntime_cuda.TensorrtModel(model, {"x": X}, 1, "fp16")
+    onnxruntime_cuda.TensorrtModel(model, {"x": X}, 1, "bf16")
+    assert [opened[0][0][1], opened[2][0][1]] == [{"trt_fp16_enable": "1"}, {"trt_bf16_enable": "1"}]
 
 
 def test_a_model_that_cannot_be_captured_is_launched(

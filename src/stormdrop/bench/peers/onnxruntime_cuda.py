@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import one_line
+from ...tuning.options import FLOAT32
 from ..contender import Unavailable
 
 Array = NDArray[Any]
@@ -18,7 +19,7 @@ class CudaModel:
     """Its CUDA provider in float32 without TF32. Inputs and outputs are bound to memory of the GPU."""
 
     provider: ClassVar[str] = "CUDAExecutionProvider"
-    options: ClassVar[Mapping[str, str]] = {"use_tf32": "0"}
+    options: Mapping[str, str] = {"use_tf32": "0"}
     graph: ClassVar[str] = "enable_cuda_graph"
 
     def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int) -> None:
@@ -93,8 +94,12 @@ class TensorrtModel(CudaModel):
     """Its TensorRT provider; the CUDA provider computes what TensorRT does not support."""
 
     provider = "TensorrtExecutionProvider"
-    options: ClassVar[Mapping[str, str]] = {}
+    options: Mapping[str, str] = {}
     graph = "trt_cuda_graph_enable"
+
+    def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int, precision: str = FLOAT32) -> None:
+        self.options = {} if precision == FLOAT32 else {f"trt_{precision}_enable": "1"}
+        super().__init__(model, inputs, threads)
 
 
 class _Clock:

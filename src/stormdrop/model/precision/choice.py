@@ -1,8 +1,9 @@
-"""A model in the precision that its user asks for, and which of its layers are in bfloat16.
+"""A model in the precision that its user asks for, and which of its layers are in fewer bits.
 
     float32    every layer as it is
     bf16       every layer in bfloat16 but the last ones
-    auto       the most expensive layers, as many as the error allows
+    fp16       every layer in float16 but the last ones, on NVIDIA's GPUs: finer than bfloat16, up to 65,504 only
+    auto       the most expensive layers in bfloat16, as many as the error allows
 
 The error of a choice of layers is found out before anything is compiled: NumPy computes the model as rounded as it
 would be, and in float64, on the first sample of the first size.
@@ -17,14 +18,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...errors import ModelError
+from ...errors import InputError, ModelError
 from ...ir.contractions.contraction import is_contraction
+from ...ir.dtypes import BFLOAT16, FLOAT16
 from ...ir.stages import StageGraph
-from ...machine.contract import Machine
+from ...machine.contract import CUDA, Machine
 from ...machine.cpu import Cpu
 from ...report.formatting import precision_in_words
 from ...sketches.knowledge import multiplies_bfloat16
-from ...tuning.options import AUTO, FLOAT32, TuneOptions
+from ...tuning.options import AUTO, BF16, FLOAT32, FP16, TuneOptions
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
 from ..graph.tasks import Task
@@ -48,7 +50,7 @@ class PrecisionChoice:
         options: How it is tuned.
         original: The model in float32.
         layers: The names of the tasks of its layers, at all of its sizes.
-        low: Those of the layers that are in bfloat16.
+        low: Those of the layers that are in 16 bits.
         computed: The names of the layers of the user's model that each of these tasks computes.
     """
 
@@ -92,12 +94,12 @@ class PrecisionChoice:
 
 @dataclass(frozen=True)
 class PrecisionReport:
-    """Which layers of a model are in bfloat16, and what that costs.
+    """Which layers of a model are in bfloat16 or float16, and what that costs.
 
     Attributes:
         precision: What was asked for.
         layers: The names of the tasks of the model's layers, at all of its sizes.
-        low: Those of the layers that are in bfloat16.
+        low: Those of the layers that are in this type.
         accuracy: How far the model is from the one in float32.
         computed: The names of the layers of the user's model that each of these tasks computes.
     """
@@ -114,12 +116,13 @@ class PrecisionReport:
 
     def to_json(self) -> dict[str, Any]:
         """The entry `precision` of the documents of `stormdrop tune` and `compile`."""
+        dtype = _dtype_of(self.precision)
         return {
             "asked": self.precision,
             "layers": len(self.layers),
-            "bfloat16": len(self.low),
+            dtype: len(self.low),
             "tasks": sorted(set(self.low)),
-            "in_bfloat16": self._kernels(self.low),
+            f"in_{dtype}": self._kernels(self.low),
             "in_float32": self._kernels(Counter(self.layers) - Counter(self.low)),
             "error": self.accuracy.error,
             "agreement": self.accuracy.agreement,
@@ -140,26 +143,30 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
         machine: What it is for. A warning is logged if it multiplies bfloat16 no faster than float32.
 
     Raises:
-        ModelError: The model cannot be verified in bfloat16: NumPy does not know one of its functions, or onnxruntime
-            runs a part of it, which may jump with the last bits of what it reads.
+        InputError: The machine has no kernels for this precision.
+        ModelError: The model cannot be verified in 16 bits: NumPy does not know one of its functions, it leaves the
+            range of float16, or onnxruntime runs a part of it, which may jump with the last bits of what it reads.
     """
     if options.precision == FLOAT32:
         return PrecisionChoice(graph, references, options, graph)
     if graph.foreign.reports:
         operators = sorted({name for part in graph.foreign.reports for name in part.operators})
         raise ModelError(
-            f"{graph.name}: onnxruntime runs {', '.join(operators)}: such a model cannot be verified in bfloat16; "
+            f"{graph.name}: onnxruntime runs {', '.join(operators)}: such a model cannot be verified in 16 bits; "
             f"leave out --precision (precision= in Python)"
         )
-    _warn_of_slow_products(machine)
-    chosen = in_mixed_precision(graph)
+    _check(options.precision, machine)
+    dtype = _dtype_of(options.precision)
+    chosen = in_mixed_precision(graph, dtype=dtype)
     if options.precision == AUTO:
         chosen = _most_expensive(graph, references[0], chosen, _allowed(options))
+    if options.precision == FP16 and chosen.low and not math.isfinite(expected_error(chosen.graph, references[0])):
+        raise ModelError(f"{graph.name}: in float16 it exceeds the largest number, 65,504; take --precision {BF16}")
     names = {task.index: task.name for task in graph.tasks}
     pairs = zip(chosen.graph.sizes, references, strict=True)
     return PrecisionChoice(
         chosen.graph if chosen.low else graph,
-        [mixed_reference(low, reference) for low, reference in pairs] if chosen.low else references,
+        [mixed_reference(low, reference, dtype) for low, reference in pairs] if chosen.low else references,
         options,
         graph,
         tuple(names[index] for index in chosen.layers),
@@ -168,7 +175,17 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
     )
 
 
-def _warn_of_slow_products(machine: Machine) -> None:
+def _dtype_of(precision: str) -> str:
+    """The type of 16 bits that a precision stands for."""
+    return FLOAT16 if precision == FP16 else BFLOAT16
+
+
+def _check(precision: str, machine: Machine) -> None:
+    """Refuses a precision for which a machine has no kernels, and warns if they multiply no faster than in float32."""
+    if precision == FP16:
+        if machine.device != CUDA:
+            raise InputError(f"precision {FP16} is for NVIDIA's GPUs (--target cuda), not {machine.name}; take {BF16}")
+        return
     if not isinstance(machine, Cpu):
         _logger.warning("kernels for GPUs multiply bfloat16 no faster than float32: they move half of the bytes")
     elif not multiplies_bfloat16(machine):

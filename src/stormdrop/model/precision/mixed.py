@@ -1,8 +1,8 @@
-"""A model of float32 that computes in bfloat16 where it may.
+"""A model of float32 that computes in a type of 16 bits where it may: bfloat16, or float16 on GPUs.
 
     x (float32) -> bfloat16 -> conv (weights in bfloat16) -> bfloat16 -> conv -> float32 -> dense -> y
 
-The factors of contractions are stored in bfloat16: weights, and what other kernels make. Every kernel computes in
+The factors of contractions are stored in that type: weights, and what other kernels make. Every kernel computes in
 float32 and rounds its result once, if that is such a factor. Whatever nothing multiplies stays in float32: the sums
 that a normalisation reads, the scores before a softmax, inputs and outputs of the model.
 
@@ -24,23 +24,25 @@ from tvm import relax, te
 from tvm.ir import GenericConst
 
 from ...ir.contractions.contraction import is_contraction
-from ...ir.dtypes import BFLOAT16
-from ...ir.mixed_precision import copied_positions, factor_positions, in_bfloat16, keeps_elements
+from ...ir.dtypes import BFLOAT16, FLOAT16
+from ...ir.mixed_precision import copied_positions, factor_positions, in_low_precision, keeps_elements
 from ...ir.stages import StageGraph
 from ...ir.workload import canonical_stages
 from ..graph.expressions import VIEWS, bindings_of, calls_kernel, operator_name, variables_of
 from ..graph.graph import Graph
 from ..passes.rewriting import constant, rewrite_main
 
+_SUFFIXES = {BFLOAT16: "bf16", FLOAT16: "fp16"}  # of the names of kernels
+
 
 @dataclass(frozen=True, eq=False)
 class MixedPrecision:
-    """A graph whose layers compute in bfloat16.
+    """A graph whose layers compute in a type of 16 bits.
 
     Attributes:
         graph: The graph.
         layers: The indices of the tasks of all layers of the model in float32, at all of its sizes.
-        low: Those of the layers that are in bfloat16.
+        low: Those of the layers that are in this type.
     """
 
     graph: Graph
@@ -48,14 +50,15 @@ class MixedPrecision:
     low: Sequence[int]
 
 
-def in_mixed_precision(graph: Graph, kept: Collection[int] = ()) -> MixedPrecision:
-    """Lets the layers of a model multiply bfloat16.
+def in_mixed_precision(graph: Graph, kept: Collection[int] = (), dtype: str = BFLOAT16) -> MixedPrecision:
+    """Lets the layers of a model multiply numbers of 16 bits.
 
     Args:
         graph: The model in float32, at all of its sizes.
         kept: The indices of tasks whose layers stay in float32. The last layers always do.
+        dtype: Their type, "bfloat16" or "float16".
     """
-    values = [_Values(each, kept) for each in graph.sizes]
+    values = [_Values(each, kept, dtype) for each in graph.sizes]
     constants: dict[int, GenericConst] = {}  # shared by all sizes
     mods = [each.rewritten(constants) for each in values]
     layers = [index for each in values for index in each.layers]
@@ -64,15 +67,15 @@ def in_mixed_precision(graph: Graph, kept: Collection[int] = ()) -> MixedPrecisi
 
 
 class _Values:
-    """The values between the kernels of a graph at one size, and which of them are stored in bfloat16.
+    """The values between the kernels of a graph at one size, and which of them are stored in a type of 16 bits.
 
     Attributes:
         layers: The indices of the tasks of its layers, in order.
-        low: Those of the layers that multiply bfloat16; known after `rewritten`.
+        low: Those of the layers that multiply this type; known after `rewritten`.
     """
 
-    def __init__(self, graph: Graph, kept: Collection[int]) -> None:
-        self._mod = graph.mod
+    def __init__(self, graph: Graph, kept: Collection[int], dtype: str) -> None:
+        self._mod, self._dtype = graph.mod, dtype
         self._main = graph.mod["main"]
         self._made = {binding.var: binding.value for binding in bindings_of(self._main)}
         self._tasks = {callee: task.index for task in graph.tasks for callee in task.callees}
@@ -92,12 +95,12 @@ class _Values:
         }
 
     def rewritten(self, constants: dict[int, GenericConst]) -> tvm.IRModule:
-        """The module with these values in bfloat16.
+        """The module with these values in that type.
 
         Args:
             constants: Those that are converted already, by the address of their data; new ones are added.
         """
-        mutator = _Rewriter(self._mod, self._signatures(), self._functions, constants)
+        mutator = _Rewriter(self._mod, self._signatures(), self._functions, constants, self._dtype)
         return relax.transform.DeadCodeElimination()(rewrite_main(self._mod, mutator))
 
     def _contracts(self, value: Any) -> bool:
@@ -134,7 +137,7 @@ class _Values:
         return [[factor for factor in pair if not _is_constant(factor)] for pair in pairs]
 
     def _signatures(self) -> dict[Any, tuple[int, ...]]:
-        """By the call of each kernel, the positions of its arguments and its result that are in bfloat16."""
+        """By the call of each kernel, the positions of its arguments and its result that are in 16 bits."""
         stored = self._stored()
         signatures = {}
         for variable, call in self._made.items():
@@ -161,7 +164,7 @@ class _Values:
         return {position for position in copied if call.args[1].fields[position] in inputs}
 
     def _stored(self) -> set[Any]:
-        """The variables that are stored in bfloat16."""
+        """The variables that are stored in 16 bits."""
         barred = self._returned()
         for variable, value in self._made.items():
             barred.update(self._needed_in_float32(variable, value))
@@ -173,7 +176,7 @@ class _Values:
             for group in groups:
                 if not stored.issuperset(group):
                     stored.difference_update(group)
-            # What is not stored in bfloat16 after all asks for nothing: what it is made of may be in float32, too.
+            # What is not stored in 16 bits after all asks for nothing: what it is made of may be in float32, too.
             if wanted == stored:
                 return stored
             barred |= wanted - stored
@@ -184,7 +187,7 @@ class _Values:
 
     def _keeps_elements(self, call: Any) -> bool:
         stages = self._functions[call.args[0].name_hint]
-        return stages is not None and keeps_elements(stages)
+        return stages is not None and keeps_elements(stages, self._dtype)
 
     def _wanted(self, barred: Collection[Any]) -> set[Any]:
         """The variables that contractions multiply, perhaps after a kernel has moved their elements.
@@ -206,7 +209,7 @@ class _Values:
         return wanted
 
     def _may_make(self, value: Any) -> bool:
-        """Whether a value may be stored in bfloat16, as far as what makes it is concerned; None is an input."""
+        """Whether a value may be stored in 16 bits, as far as what makes it is concerned; None is an input."""
         if value is None or not isinstance(value.ty, relax.TensorType) or str(value.ty.dtype) != "float32":
             return False
         if calls_kernel(value):
@@ -232,8 +235,8 @@ class _Values:
                 yield from self._multiplied(value)
 
 
-def _rounded_elements(tensor: Any) -> Any:
-    return te.compute(tensor.shape, lambda *index: tensor(*index).astype(BFLOAT16), name="rounded")
+def _rounded_elements(tensor: Any, dtype: str) -> Any:
+    return te.compute(tensor.shape, lambda *index: tensor(*index).astype(dtype), name="rounded")
 
 
 def _is_constant(value: Any) -> bool:
@@ -242,7 +245,7 @@ def _is_constant(value: Any) -> bool:
 
 @relax.expr_functor.mutator
 class _Rewriter(relax.PyExprMutator):
-    """Replaces each called function by one whose parameters are in bfloat16 as its signature says."""
+    """Replaces each called function by one whose parameters are in 16 bits as its signature says."""
 
     def __init__(
         self,
@@ -250,9 +253,11 @@ class _Rewriter(relax.PyExprMutator):
         signatures: dict[Any, tuple[int, ...]],
         functions: dict[str, StageGraph | None],
         constants: dict[int, GenericConst],
+        dtype: str,
     ) -> None:
         super().__init__(mod)
         self._signatures, self._functions, self._constants = signatures, functions, constants
+        self._dtype = dtype
         self._made: defaultdict[str, dict[tuple[int, ...], Any]] = defaultdict(dict)
         self._inputs: dict[Any, Any] = {}
 
@@ -269,7 +274,7 @@ class _Rewriter(relax.PyExprMutator):
                 arguments[position] = self._rounded(arguments[position], name)
         (result,) = call.ty_args
         if len(arguments) in positions:
-            result = relax.TensorType(list(result.shape.values), BFLOAT16)
+            result = relax.TensorType(list(result.shape.values), self._dtype)
         return relax.call_tir(self._function(name, positions), relax.Tuple(arguments), [result])
 
     def _function(self, name: str, positions: tuple[int, ...]) -> Any:
@@ -277,19 +282,19 @@ class _Rewriter(relax.PyExprMutator):
         if positions not in made:
             stages = self._functions[name]
             assert stages is not None  # otherwise it would have no position
-            function = in_bfloat16(stages, positions).function().without_attr("global_symbol")
-            made[positions] = self.builder_.add_func(function, f"{name}_bf16")
+            function = in_low_precision(stages, positions, self._dtype).function().without_attr("global_symbol")
+            made[positions] = self.builder_.add_func(function, f"{name}_{_SUFFIXES[self._dtype]}")
         return made[positions]
 
     def _rounded(self, value: Any, reader: str) -> Any:
-        """An input of the model in bfloat16. Its kernel is named after the first layer that reads it so."""
+        """An input of the model in 16 bits. Its kernel is named after the first layer that reads it so."""
         if value not in self._inputs:
-            call = self.builder_.call_te(_rounded_elements, value, primfunc_name_hint=f"{reader}_input")
+            call = self.builder_.call_te(_rounded_elements, value, self._dtype, primfunc_name_hint=f"{reader}_input")
             self._inputs[value] = self.builder_.emit(call)
         return self._inputs[value]
 
     def _constant(self, value: GenericConst) -> GenericConst:
         address = int(value.value.data_ptr())
         if address not in self._constants:
-            self._constants[address] = constant(value.value.numpy().astype(np.dtype(BFLOAT16)))
+            self._constants[address] = constant(value.value.numpy().astype(np.dtype(self._dtype)))
         return self._constants[address]

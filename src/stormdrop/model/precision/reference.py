@@ -6,7 +6,7 @@
 
 "Near" is 1e-4, or 3 times what rounding each tensor between two kernels to its type does to the exact ones, in the
 worst of up to five executions: two ways to round differ by about as much as each of them is wrong. Behind the rounding
-of a deep network one coarse kernel could hide. Therefore each kernel that reads or writes bfloat16 is compared by
+of a deep network one coarse kernel could hide. Therefore each kernel that reads or writes such a type is compared by
 itself as well, on what it reads while the model runs: it may be off by 1e-4 and one step of its result's type.
 """
 
@@ -48,12 +48,13 @@ class Accuracy:
     agreement: float | None
 
 
-def mixed_reference(graph: Graph, original: Reference) -> Reference:
+def mixed_reference(graph: Graph, original: Reference, dtype: str = BFLOAT16) -> Reference:
     """What a mixed-precision model should compute.
 
     Args:
         graph: The mixed-precision model, at one size.
         original: What the model in float32 should compute at this size.
+        dtype: The type of 16 bits in it.
 
     Raises:
         ModelError: The model cannot be verified: NumPy does not know one of its functions, or its outputs hold NaN or
@@ -71,12 +72,12 @@ def mixed_reference(graph: Graph, original: Reference) -> Reference:
 
     usable = [one for one in (expected(each.sample) for each in original.expected) if one is not None]
     if not usable:
-        raise ModelError(f"{graph.name}: in bfloat16 its outputs hold NaN or leave the range of numbers")
+        raise ModelError(f"{graph.name}: in {dtype} its outputs hold NaN or leave the range of numbers")
     usable = [one for one in usable if not one.holds_nan] or usable
     low = {
         task.described
         for task in graph.tasks
-        if any(str(parameter.dtype) == BFLOAT16 for parameter in task.function.params)
+        if any(str(parameter.dtype) == dtype for parameter in task.function.params)
     }
 
     def kernels(model: CompiledModel, feeds: Feeds) -> dict[str, float]:
@@ -85,7 +86,7 @@ def mixed_reference(graph: Graph, original: Reference) -> Reference:
 
     return Reference(
         feeds=original.feeds,
-        against="NumPy in float64, for weights in bfloat16",
+        against=f"NumPy in float64, for weights in {dtype}",
         expected=usable,
         sites=last.sites,
         kernels=kernels,
@@ -99,7 +100,7 @@ def mixed_reference(graph: Graph, original: Reference) -> Reference:
 def _runs() -> Iterator[tuple[float, dict[str, Any]]]:
     """The executions that show how much a mixed-precision model makes of rounding, as `Rounded` takes them.
 
-    Sums in float32 that differ in their last bits are rounded to other numbers of bfloat16 now and then, so that two
+    Sums in float32 that differ in their last bits are rounded to other numbers of 16 bits now and then, so that two
     right executions of a deep network round independently in the end. A softmax of two large logits depends on little
     else than how these are rounded: a single execution may have been lucky.
     """
@@ -120,7 +121,7 @@ def exact_model(graph: Graph) -> ExactModel:
     try:
         return ExactModel(graph)
     except UnsupportedFunction as error:
-        raise ModelError(f"{graph.name}: cannot be verified in bfloat16: {error}; tune it in float32") from error
+        raise ModelError(f"{graph.name}: cannot be verified in 16 bits: {error}; tune it in float32") from error
 
 
 def expected_error(graph: Graph, original: Reference) -> float:

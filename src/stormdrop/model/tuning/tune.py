@@ -129,7 +129,8 @@ def tune_model(
             beside it; the result's `artifact` says where.
         native: Save machine code in place of LLVM bitcode; see `CompiledModel.save`.
         precision: What the model computes in: "float32"; "bf16", with the factors of all contractions but the last in
-            bfloat16 and their sums in float32; or "auto", with those of the most expensive layers, as many as
+            bfloat16 and their sums in float32; "fp16", with them in float16 (NVIDIA's GPUs only); or "auto", in
+            bfloat16 with those of the most expensive layers, as many as
             `max_error` allows (1e-2 by default). Inputs and outputs stay in float32.
         keep_denormals: As in `tune`, for every kernel.
         architectures: Other architectures of NVIDIA's GPUs that the kernels are compiled for, too, as in
