@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ ROWS = operators.softmax(m=3, n=40)
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ on the PATH")
 
 
-def run(work: Workload, sanitizer: str = "", find: str = "", put: str = "", **knobs: int) -> Execution:
+def run(work: Workload, sanitizer: str = "", find: str = "", put: str = "", **knobs: Any) -> Execution:
     """Executes the default schedule with these knobs, after the first `find` in its source was replaced."""
     (sketch, space), *_ = sketches_for(work, A100)
     config = {**space.config(space.origin), **knobs}
@@ -66,9 +67,59 @@ def test_a_removed_guard_is_found() -> None:
 
 
 def test_tensor_cores_in_half_precision() -> None:
-    work = operators.matmul(32, 32, 32, dtype="float16")
-    execution = run(work)
+    work, t4 = operators.matmul(32, 32, 32, dtype="float16"), GPUS["t4"]
+    (sketch, space), *_ = sketches_for(work, t4)
+    (execution,) = execute_on_host(sketch.apply(work, t4, space.config(space.origin)).main, t4, work.random_inputs(0))
     assert is_right(work, execution) and not execution.complaints
+
+
+PIPELINE = operators.matmul(64, 64, 96, dtype="float16")
+LANES = "((((int)threadIdx.x) >> 4) * 8)));"
+TILES: dict[str, Any] = {"rows": (2, 2, 1), "columns": (1, 2, 2), "steps": (6, 1), "stages": 3}
+
+
+def test_copies_beside_products_of_whole_warps() -> None:
+    for sanitizer in ("", "thread", "address"):
+        execution = run(PIPELINE, sanitizer, **TILES)
+        assert is_right(PIPELINE, execution) and not execution.complaints
+
+
+@pytest.mark.parametrize(
+    ("find", "put"),
+    [
+        ("host_wait(2);", ""),
+        ("host_wait(2);", "host_wait(3);"),
+        ("__syncthreads();", ""),
+        ("+ 0))[1])", "+ 0))[2])"),
+    ],
+    ids=["no wait", "a wait for one group too few", "no barrier", "the wrong register of a fragment"],
+)
+def test_a_wrong_pipeline_has_a_wrong_answer(find: str, put: str) -> None:
+    execution = run(PIPELINE, find=find, put=put, **TILES)
+    assert not execution.error and not is_right(PIPELINE, execution)
+
+
+@pytest.mark.parametrize(
+    ("find", "put", "fault"),
+    [
+        ("host_wait(0);", "", "host fault: copies that nobody waits for"),
+        ("(buf_dyn_shmem_ptr, (", "(buf_dyn_shmem_ptr, 4 + (", "host fault: an address is not aligned"),
+        (f"* 24) + {LANES}", f"* 20) + {LANES}", "host fault: an address is not aligned"),
+    ],
+    ids=["the last wait", "a copy", "rows with another padding"],
+)
+def test_a_fault_of_a_pipeline_is_named(find: str, put: str, fault: str) -> None:
+    assert run(PIPELINE, "", find, put, **TILES).complaints == (fault,)
+
+
+def test_a_race_between_a_copy_and_its_readers_is_found() -> None:
+    waits = "host_wait(2);\n    __syncthreads();"
+    assert "data race" in run(PIPELINE, "thread", waits, "host_wait(2);", **TILES).complaints
+
+
+def test_a_copy_beyond_shared_memory_is_found() -> None:
+    find, put = "(buf_dyn_shmem_ptr, (", "(buf_dyn_shmem_ptr, 5760 + ("  # as many elements are there
+    assert run(PIPELINE, "address", find, put, **TILES).complaints == ("global-buffer-overflow on address",)
 
 
 def test_bfloat16_is_staged_as_its_bits() -> None:

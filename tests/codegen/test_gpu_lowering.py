@@ -13,7 +13,7 @@ from stormdrop.codegen.gpu_lowering import GPU_PIPELINE
 
 LEFT_OUT = {
     *("s_tir.LowerAutoCopy", "s_tir.InjectPermutedLayout", "s_tir.TransformMmaBufferLayout"),
-    *("s_tir.VerifyVTCMLimit", "s_tir.LowerVtcmAlloc"),
+    *("s_tir.VerifyVTCMLimit", "s_tir.LowerVtcmAlloc", "s_tir.LowerAsyncDMA"),
     *("tirx.FP8ComputeLegalize", "tirx.FP8StorageLegalize", "tirx.BF16ComputeLegalize"),
 }
 
@@ -27,7 +27,7 @@ def passes_of(pipeline: Any) -> list[str]:
         def run_before_pass(self, module: Any, info: Any) -> None:
             names.append(str(info.name))
 
-    with tvm.transform.PassContext(instruments=[Names()]):
+    with tvm.transform.PassContext(instruments=[Names()], config={"tirx.use_async_copy": True}):
         pipeline(tvm.IRModule())
     return [name for name in names if name.startswith(("s_tir.", "tirx."))]
 

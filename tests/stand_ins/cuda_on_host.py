@@ -1,8 +1,9 @@
 """Executes the generated CUDA source on this machine's cores: g++ compiles it with a header of ours.
 
-`cuda_on_host.h` has the threads of a block, barriers, shuffles of a warp, half precision and the fragments of tensor
-cores, and says what it does not model. ThreadSanitizer finds data races of a block, AddressSanitizer accesses out of
-bounds. So this covers what OpenCL cannot show, in the very source that `nvcc` would get.
+`cuda_on_host.h` has the threads of a block, barriers, shuffles of a warp, half precision, the fragments of tensor
+cores, and the instructions of PTX that TVM writes as assembly. It says what it does not model. ThreadSanitizer finds
+data races of a block, AddressSanitizer accesses out of bounds. So this covers what OpenCL cannot show, in the very
+source that `nvcc` would get.
 """
 
 from __future__ import annotations
@@ -43,6 +44,18 @@ _OPTIONS = ("-std=c++20", "-O1", "-g", "-fno-strict-aliasing", "-pthread", "-w")
 _SECONDS = 600.0  # of compiling one kernel, at most
 _ANY = "struct host_any { void* data; template <typename T> operator T*() const { return (T*)data; } };"
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\)')
+_ASSEMBLY = re.compile(r'__asm__ __volatile__\((?P<template>\s*(?:"[^"]*"\s*)+)(?P<operands>:.*?)\);', re.DOTALL)
+_CALLS = (  # of functions that TVM defines before the kernels
+    (re.compile(r"unsigned int addr = "), "uintptr_t addr = "),
+    (re.compile(r"tvm_builtin_ptx_cp_async_commit_group_\w+\(\)"), "host_commit()"),
+    (re.compile(r"tvm_builtin_ptx_cp_async_wait_group_\w+?_(\d+)\(\)"), r"host_wait(\1)"),
+    (
+        re.compile(r"ptx_cp_async_legacy_c[ag]_(\d+)_(\d+)_(\d+)\((.*)\);"),
+        r"host_copy_async<\1, \2, \3>(\4, __LINE__);",
+    ),
+)
+_SHARED_AT_LAUNCH = re.compile(r"extern __shared__ ([^\[]*)\[\];")
+_MOST_SHARED = 227 << 10  # bytes that a block can ask for
 _KINDS = re.compile(r"(?:WARNING|ERROR): (?:Thread|Address)Sanitizer: ([\w-]+(?: [a-z]+)*)|(host fault: [^(]+)")
 
 
@@ -87,7 +100,8 @@ def execute_on_host(
     }
     arrays = {**given, **outputs}
     sizes |= {name: array.nbytes for name, array in arrays.items()}
-    source = edit(_without_cuda(cuda_source(function, device)))
+    shared = max(launch.shared for launch in launches)
+    source = edit(_without_cuda(cuda_source(function, device), shared))
     program = f'#include "{_HEADER.name}"\n{source}\n{_main(launches, sizes, outputs, given, blocks)}'
     headers = [_compiled_header(compiler, sanitizer) for sanitizer in sanitizers]
     with ThreadPoolExecutor() as pool:
@@ -185,10 +199,37 @@ def _execute(
         return Execution(tuple(results), "", tuple(sorted(found)))
 
 
-def _without_cuda(source: str) -> str:
-    """The kernels without the headers and definitions that TVM puts before them, which the header replaces."""
-    begin = source.find('extern "C" __global__')
-    return source[begin:]
+def _without_cuda(source: str, shared: int = _MOST_SHARED) -> str:
+    """The kernels without the headers and definitions that TVM puts before them, which the header replaces.
+
+    Args:
+        source: What TVM generates.
+        shared: Bytes of shared memory that a launch asks for.
+    """
+    kernels = source[source.find('extern "C" __global__') :]
+    kernels = _SHARED_AT_LAUNCH.sub(rf"static \1[{shared}];", kernels)
+    for pattern, call in _CALLS:
+        kernels = pattern.sub(call, kernels)
+    return _ASSEMBLY.sub(_called, kernels)
+
+
+def _called(statement: re.Match[str]) -> str:
+    """A statement of assembly as the call of a function of the header, which is named after the instruction."""
+    template, operands = statement["template"], statement["operands"]
+    instruction = re.match(r"[\w.]+", "".join(re.findall(r'"([^"]*)"', template)))
+    assert instruction is not None, template
+    values = [_in_parentheses(operands, found.end() - 1) for found in re.finditer(r'"[=+]?[rf]"\(', operands)]
+    return f"ptx_{instruction[0].replace('.', '_')}(__LINE__, {', '.join(values)});"
+
+
+def _in_parentheses(text: str, begin: int) -> str:
+    """The part of a text from one parenthesis to that which closes it."""
+    depth = 0
+    for position in range(begin, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[position], 0)
+        if depth == 0:
+            return text[begin : position + 1]
+    raise ValueError(f"a parenthesis is not closed: {text[begin:]}")
 
 
 def _main(

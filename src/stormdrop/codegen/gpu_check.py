@@ -25,7 +25,6 @@ from ..ir.workload import Workload
 from ..machine.contract import Machine
 from ..machine.cpu import Cpu
 from ..machine.gpu import require_gpu
-from ..sketches.gpu.tensor_core import GpuTensorCore, schedule_matmul
 from ..sketches.registry import sketches_for
 from .compile import compile_together
 from .cuda import cuda_source, resources_of
@@ -108,16 +107,14 @@ def cross_check(
             count += 1
             config = space.config(point)
             try:
-                function = sketch.apply(workload, device, config).main
+                variant = sketch.apply(workload, device, config)
+                function = variant.main
                 sources.append(cuda_source(function, device))
                 if runs:
                     outside = accesses_out_of_bounds(function, device)
                     errors.update(outside[:1])
-                    if sketch.name == GpuTensorCore.name:
-                        # A CPU has no tensor cores: the same schedule multiplies with plain loops.
-                        function = schedule_matmul(workload, config, tensorized=False)
                     if not outside:
-                        inside.append(with_serial_loops(function))
+                        inside.append(with_serial_loops(variant.anywhere))
             except Exception as error:  # noqa: BLE001  whatever a sketch or TVM raises is what the check is to find
                 errors[one_line(error)] += 1
     accepted = _results(lambda some: resources_of(some, device), sources if compiles else [], errors)

@@ -1,15 +1,18 @@
 """A scheduled function as TVM lowers it for a GPU: one function for the host, and one for each kernel.
 
-The passes are those of TVM's default pipeline, in its order, with three differences:
+The passes are those of TVM's default pipeline, in its order, with these differences:
 
 bfloat16    It becomes its bits (see `bfloat16`). TVM's pass for it makes every shared and local buffer of bfloat16 one
             of float32, which takes twice the memory that a schedule plans with.
 bool        It is read and written one by one, also in vectorised loops: TVM's CUDA code takes a vector of it in memory
             for one of 16-bit integers.
+warps       What the lanes of a warp hold together becomes registers of each before common terms are taken out, which
+            TVM's pass (LowerWarpMemory) would not see through. It is loaded element by element.
+copies      Those to shared memory that a schedule makes a stage of a pipeline are asynchronous.
 left out    What nothing of ours uses: types of 8 bits (FP8ComputeLegalize, FP8StorageLegalize); annotations for copies
             and layouts of shared memory (LowerAutoCopy, InjectPermutedLayout); scopes of mma's operands
-            (TransformMmaBufferLayout) and of Hexagon's memory (VerifyVTCMLimit, LowerVtcmAlloc); and what TVM has only
-            with an option: asynchronous copies, ldg32, checks of bounds, profiles of loops (lwp).
+            (TransformMmaBufferLayout) and of Hexagon's memory and copies (VerifyVTCMLimit, LowerVtcmAlloc, LowerAsyncDMA); and what TVM has only
+            with an option: ldg32, checks of bounds, profiles of loops (lwp).
 """
 
 from __future__ import annotations
@@ -24,10 +27,11 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
+from tvm.ir.prim import expr as prim
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
-from tvm.tirx import BufferStore, DeclBuffer, For, ForKind, PrimFunc
+from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, For, ForKind, PrimFunc
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
-from tvm_ffi import structural_walk
+from tvm_ffi import structural_map, structural_walk
 
 from ..errors import MeasureError
 from ..ir.attributes import DISJOINT_SHARED
@@ -36,6 +40,8 @@ from ..ir.expressions import transform_statement
 from ..runtime.device.code import DeviceKernel, Launch
 from .bfloat16 import with_bits
 from .lowering import function_pass
+
+_SHARED_AT_LAUNCH = "tirx.use_dyn_shared_memory"  # TVM's tag
 
 GPU_PIPELINE = "stormdrop_gpu"
 """The name under which TVM knows these passes: `tvm.tirx.build(..., pipeline=GPU_PIPELINE)`."""
@@ -64,6 +70,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         loops.LoopPartition(),
         function_pass(_without_vectors_of_bool, "VectorsOfBool"),
         calls.VectorizeLoop(True),
+        function_pass(_with_scalars_of_warps, "ScalarsOfWarps"),
         loops.InjectVirtualThread(),
         loops.InjectDoubleBuffer(),
         _unless("tirx.disable_storage_rewrite", calls.StorageRewrite()),
@@ -73,6 +80,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         calls.StmtSimplify(),
         calls.RemoveNoOp(),
         loops.RewriteUnsafeSelect(),
+        tvm.transform.module_pass(_with_registers_of_warps, opt_level=0, name="stormdrop.RegistersOfWarps"),
         calls.CommonSubexprElim(),
         calls.VerifyMemory(),
         calls.AnnotateEntryFunc(),
@@ -81,6 +89,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         loops.ThreadSync("warp"),
         loops.InferFragment(),
         loops.LowerThreadAllreduce(),
+        loops.InjectPTXAsyncCopy(),
         loops.MergeSharedMemoryAllocations(),
         calls.SplitHostDevice(),
         calls.MakePackedAPI(),
@@ -109,6 +118,32 @@ def _accesses_bool(statement: Any) -> bool:
     return "bool" in dtypes
 
 
+def _with_scalars_of_warps(function: PrimFunc) -> PrimFunc:
+    """A function whose vectors of what a warp holds in registers are loaded one by one; TVM knows no other loads."""
+
+    def loaded(load: Any) -> Any:
+        (index,) = load.indices
+        if not isinstance(index, prim.Ramp) or load.source.scope() != "warp":
+            return load
+        scalars = [load.source[index.base + index.stride * lane] for lane in range(int(index.lanes))]
+        return prim.Shuffle(scalars, list(range(len(scalars))))
+
+    return function.with_body(structural_map(function.body, ((TensorLoad, loaded),)))
+
+
+def _with_registers_of_warps(module: Any, _: Any) -> Any:
+    """A module in which each lane has its part of what a warp holds. TVM's pass does one array of a function only."""
+    while any(_holds_a_warp(function) for function in module.functions.values()):
+        module = tirx.transform.LowerWarpMemory()(module)
+    return module
+
+
+def _holds_a_warp(function: PrimFunc) -> bool:
+    scopes: list[str] = []
+    structural_walk(function.body, (AllocBuffer, lambda node: scopes.append(node.buffer.scope())))
+    return "warp" in scopes
+
+
 def _unless(option: str, given: Any) -> Any:
     """A pass that does nothing where an option of TVM's context is true."""
 
@@ -130,12 +165,14 @@ class KernelLaunch:
         arguments: The names of its arguments: parameters of the scheduled function, and what kernels hand on.
         groups: The number of blocks (work-groups) along x, y and z.
         items: The number of threads (work-items) of a block along x, y and z.
+        shared: Bytes of shared memory of a block that are asked for at the launch, besides what the code says itself.
     """
 
     kernel: str
     arguments: tuple[str, ...]
     groups: tuple[int, int, int]
     items: tuple[int, int, int]
+    shared: int = 0
 
     @property
     def blocks(self) -> int:
@@ -207,7 +244,8 @@ def launches_of(host: PrimFunc, kernels: Mapping[str, PrimFunc]) -> tuple[Kernel
         counts = [int(extent) for extent in call.args[-len(tags) :]]
         extents = dict(zip(tags, counts, strict=True))
         groups, items = (_three(extents, kind) for kind in ("blockIdx", "threadIdx"))
-        found.append(KernelLaunch(name, tuple(_argument(parameter) for parameter in kernel.params), groups, items))
+        arguments = tuple(_argument(parameter) for parameter in kernel.params)
+        found.append(KernelLaunch(name, arguments, groups, items, extents.get(_SHARED_AT_LAUNCH, 0)))
 
     structural_walk(host.body, (Call, visit), order="pre")
     if {launch.kernel for launch in found} != set(kernels):
@@ -246,7 +284,7 @@ def device_kernel(function: PrimFunc, launches: Sequence[KernelLaunch], sizes: M
     positions = {name: position for position, name in enumerate([*parameters, *handed_on])}
     return DeviceKernel(
         tuple(
-            Launch(each.kernel, tuple(positions[name] for name in each.arguments), each.groups, each.items)
+            Launch(each.kernel, tuple(positions[name] for name in each.arguments), each.groups, each.items, each.shared)
             for each in launches
         ),
         len(parameters),

@@ -46,6 +46,7 @@ REGISTERS_PER_THREAD = 255
 
 _REGISTERS = 65536  # of a multiprocessor
 _REGISTER_UNIT = 256  # registers that a warp is given at a time
+_RESERVED = 1 << 10  # bytes of shared memory that each block takes for the system, since sm_80
 _WARP_UNIT = 4  # each quarter of a multiprocessor holds as many warps as the others
 
 
@@ -106,6 +107,16 @@ class Gpu:
     def tensor_cores(self) -> bool:
         """Whether it executes the instructions of tensor cores."""
         return self.device == CUDA and self.arch not in WITHOUT_TENSOR_CORES
+
+    @property
+    def asynchronous_copies(self) -> bool:
+        """Whether it copies to shared memory beside other work, and multiplies matrices of a warp (`mma.m16n8k16`)."""
+        return self.device == CUDA and self.arch not in BEFORE_SM_80
+
+    @property
+    def shared_opt_in(self) -> int:
+        """Bytes of shared memory that a block can have if its launch asks for them; before sm_80 it never asks."""
+        return self.shared - _RESERVED if self.asynchronous_copies else self.shared_per_block
 
     @property
     def kind(self) -> str:
@@ -213,21 +224,20 @@ class Gpu:
         warps = -(-threads // (WARP * _WARP_UNIT)) * _WARP_UNIT
         return np.minimum(REGISTERS_PER_THREAD, _REGISTERS // warps // _REGISTER_UNIT * _REGISTER_UNIT // WARP)
 
-    def blocks_per_multiprocessor(
-        self, threads: NDArray[Any], registers: NDArray[Any], shared: NDArray[Any]
-    ) -> NDArray[np.int64]:
-        """How many blocks run on a multiprocessor at once, for n kernels.
+    def blocks_per_multiprocessor(self, threads: Any, registers: Any, shared: Any) -> NDArray[np.int64]:
+        """How many blocks run on a multiprocessor at once, for one kernel or for n of them.
 
         Args:
-            threads: The threads of a block, shape (n,).
-            registers: The registers of a thread, shape (n,). Those beyond `REGISTERS_PER_THREAD` are spilled.
-            shared: Bytes of shared memory of a block, shape (n,).
+            threads: The threads of a block, an integer or shape (n,).
+            registers: The registers of a thread, an integer or shape (n,). Those beyond `REGISTERS_PER_THREAD` are
+                spilled.
+            shared: Bytes of shared memory of a block, an integer or shape (n,).
 
         Returns:
-            Shape (n,); 0 for a block that a multiprocessor cannot hold.
+            Shape () or (n,); 0 for a block that a multiprocessor cannot hold.
         """
         warps = -(-threads // WARP)
-        reserved, unit = (0, 256) if self.arch in BEFORE_SM_80 else (1 << 10, 128)  # bytes
+        reserved, unit = (0, 256) if self.arch in BEFORE_SM_80 else (_RESERVED, 128)  # bytes
         per_block = -(-(shared + reserved) // unit) * unit
         limits = [
             np.full(np.shape(threads), self.blocks),
@@ -236,7 +246,7 @@ class Gpu:
             self.shared // np.maximum(per_block, 1),
         ]
         blocks = np.minimum.reduce(np.broadcast_arrays(*limits)).astype(np.int64)
-        return np.where((threads <= self.threads_per_block) & (shared <= self.shared_per_block), blocks, 0)
+        return np.where((threads <= self.threads_per_block) & (shared <= self.shared_opt_in), blocks, 0)
 
     @property
     def _local_gpus(self) -> list[GpuInfo]:

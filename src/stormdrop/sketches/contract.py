@@ -12,7 +12,7 @@ Yielding     a sketch that is of no use beside another one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -37,10 +37,18 @@ class Variant:
             `transforms` it takes the output of `transforms[i]` in place of the input.
         transforms: Maps the position of a constant input to the unscheduled function that packs it. Transforms run
             once, outside the timing; those of a model run when it is compiled.
+        plain: Makes the same schedule with plain loops in place of instructions that only its target has, to check it
+            elsewhere; None if `main` has no such instructions.
     """
 
     main: PrimFunc
     transforms: Mapping[int, PrimFunc] = field(default_factory=dict)
+    plain: Callable[[], PrimFunc] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def anywhere(self) -> PrimFunc:
+        """The scheduled function without instructions that only its target has."""
+        return self.main if self.plain is None else self.plain()
 
     def __repr__(self) -> str:
         """One line. `print(variant.main)` shows the scheduled function."""

@@ -21,6 +21,7 @@ from .cpu.tiles.sketch import Tiles, TilesOfParts
 from .cpu.winograd.sketch import Winograd, WinogradOfBytes
 from .fingerprint import space_of
 from .gpu.contraction import GpuContraction
+from .gpu.mma import GpuMma
 from .gpu.streaming import GpuStreaming
 from .gpu.tensor_core import GpuTensorCore
 from .gpu.transpose import GpuTranspose
@@ -98,7 +99,7 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Cpu], ...]:
 
 def gpu_sketches() -> tuple[Sketch[Gpu], ...]:
     """The builtin sketches for GPUs, and after them those of plug-ins. Raises `PluginError` as `cpu_sketches` does."""
-    return (GpuTensorCore(), GpuContraction(), GpuTranspose(), GpuStreaming(), *_of_plugins("gpu_sketches"))
+    return (GpuMma(), GpuTensorCore(), GpuContraction(), GpuTranspose(), GpuStreaming(), *_of_plugins("gpu_sketches"))
 
 
 def _of_plugins(group: str) -> list[Any]:

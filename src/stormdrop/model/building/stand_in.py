@@ -98,7 +98,7 @@ def _with_limits(device: OpenCl, gpu: Gpu) -> OpenCl:
 
 
 def _serial(variant: Variant) -> Variant:
-    return replace(variant, main=with_serial_loops(variant.main))
+    return replace(variant, main=with_serial_loops(variant.anywhere), plain=None)
 
 
 def _serial_places(place: PlacedVariant) -> PlacedVariant:

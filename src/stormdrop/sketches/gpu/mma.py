@@ -1,0 +1,248 @@
+"""The sketch `gpu_mma`: a matmul in half precision on tensor cores since sm_80, fed by copies that run beside it.
+
+    for blocks of rows and columns:                                         blockIdx.x
+        for warps:                                                          threadIdx.y
+            for steps:
+                shared memory = the parts of both operands of a later step  cp.async, 16 bytes a thread
+                wait until the parts of this step are there
+                for fragments of the step:
+                    registers = fragments of both operands                  ldmatrix
+                    for fragments of rows, of columns:
+                        sums += product of fragments                        mma.sync.m16n8k16
+            output = epilogue(sums), from registers, two elements at a time
+
+`stages` parts are on their way or in use at a time. Rows in shared memory are followed by 16 unused bytes, so that the
+eight rows that `ldmatrix` reads at once are in different banks. Operands are float16, sums are float32. Rows, columns
+and depth have to be multiples of 16. Other axes, such as that of a batch, are blocks.
+
+The default is the best of some thousand tilings by `_cost`, which is a rough model and was not measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import tvm
+from tvm.s_tir import Schedule
+from tvm.tirx import PrimFunc
+from tvm.tirx.function import IndexMap
+
+from ...errors import UnsupportedFunction
+from ...ir.kept import kept
+from ...ir.workload import Workload
+from ...machine.gpu import WARP, Gpu
+from ...space import Constraint, Ordinal, Space, Tile
+from ...space.tile import largest_divisor
+from ..contract import Variant
+from .half_matmul import (
+    MOST_FRAGMENTS,
+    MOST_WARPS,
+    SIDE,
+    HalfMatmul,
+    find_matmul,
+    share_among_threads,
+    split_into_fragments,
+)
+from .intrinsics import cuda_intrinsics
+from .tiling import shared_bytes
+
+_VECTOR = 8  # elements of a copy to shared memory, which is the most that an instruction copies
+_PADDING = 8  # elements after each row in shared memory
+_STAGES = (1, 2, 3, 4)
+_HALF = 2  # bytes
+_SHARED = "shared.dyn"
+_OTHER_REGISTERS = 40  # of a thread, besides those of sums and operands: what `ptxas` took for some kernels, and more
+
+_HIDING = 16.0  # warps times the root of the fragments of each; as many hide the latency of products
+_NOT_HIDDEN = 0.2  # the share of the faster parts' time that the slowest part does not hide
+_BARRIER, _COPY = 20.0, 400.0  # cycles
+
+Tiles = tuple[Sequence[int], Sequence[int], Sequence[int]]
+"""Factors of rows and columns (blocks, warps, fragments of a warp) and of steps (steps, fragments of a step)."""
+
+
+class GpuMma:
+    """The sketch that this module describes."""
+
+    name: ClassVar[str] = "gpu_mma"
+    max_error: ClassVar[float] = 0.0
+
+    def space(self, workload: Workload, target: Gpu) -> Space | None:
+        """The tilings of a matmul within the device's limits; None if the function or the device is none for it.
+
+        The knobs are blocks, warps and fragments of rows and of columns, the depth of a step, and the stages.
+        """
+        return _space(workload, target)
+
+    def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
+        """The schedule at a configuration."""
+        return Variant(_schedule(workload, config), plain=partial(_schedule, workload, config, tensorized=False))
+
+
+def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = True) -> PrimFunc:
+    """The schedule at a configuration; if not `tensorized`, plain loops do what a warp does at once."""
+    matmul = find_matmul(workload)
+    schedule = Schedule(tvm.IRModule({"main": matmul.fused.graph.function()}), debug_mask=0)
+    block, output = _with_sums_in_registers(schedule, matmul, "warp" if tensorized else "local")
+    if tensorized:
+        schedule.transform_layout(block, ("write", 0), _by_lanes(schedule, block))
+        schedule.transform_block_layout(output, _by_lanes(schedule, output))
+    *batch, row, column, depth = schedule.get_loops(block)
+    i0, i1, i2, i3 = schedule.split(row, [*config["rows"], SIDE])
+    j0, j1, j2, j3 = schedule.split(column, [*config["columns"], SIDE])
+    k0, k1, k2 = schedule.split(depth, [*config["steps"], SIDE])
+    schedule.reorder(*batch, i0, j0, i1, j1, k0, k1, i2, j2, i3, j3, k2)
+    blocks, warps = schedule.fuse(*batch, i0, j0), schedule.fuse(i1, j1)
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.bind(warps, "threadIdx.y")
+    schedule.reverse_compute_at(output, warps)
+    loaded = []
+    for position in range(2):
+        staged = schedule.cache_read(block, position, _SHARED, [block])  # what follows may read it as well
+        schedule.compute_at(staged, k0)
+        share_among_threads(schedule, staged, 3, config["rows"][1] * config["columns"][1], _VECTOR)
+        schedule.storage_align(staged, 0, -2, SIDE, _PADDING)
+        loaded.append(schedule.cache_read(block, position, "warp" if tensorized else "local"))
+        schedule.compute_at(loaded[-1], k1)
+    initial = schedule.decompose_reduction(block, k0)
+    if config["stages"] > 1:
+        schedule.annotate(k0, "software_pipeline_stage", [0, 0, config["stages"] - 1])
+        schedule.annotate(k0, "software_pipeline_order", [0, 1, 2])
+        schedule.annotate(k0, "software_pipeline_async_stages", [0])
+    if tensorized:
+        names = cuda_intrinsics().get_mma_intrin_group(
+            _SHARED, "global", "float16", "float32", False, matmul.transposed
+        )
+        *_, lane, elements = schedule.get_loops(output)
+        schedule.bind(lane, "threadIdx.x")
+        schedule.vectorize(schedule.split(elements, [None, 2])[1])
+        for load, kind in zip(loaded, ("load_a", "load_b"), strict=True):
+            loop = split_into_fragments(schedule, load)
+            schedule.transform_layout(load, ("write", 0), _by_lanes(schedule, load))
+            schedule.tensorize(loop, names[kind])
+        schedule.tensorize(i3, names["compute"])
+        schedule.tensorize(schedule.get_loops(initial)[-2], names["init"])
+    return schedule.mod["main"]
+
+
+def _with_sums_in_registers(schedule: Schedule, matmul: HalfMatmul, scope: str) -> tuple[Any, Any]:
+    """The block of the products, whose sums are in registers, and that which writes the output."""
+    block = schedule.get_sblock(matmul.fused.stage.name)
+    if matmul.fused.epilogue is None:
+        return block, schedule.cache_write(block, 0, scope)
+    schedule.set_scope(block, 0, scope)
+    return block, schedule.get_sblock(matmul.fused.epilogue.name)
+
+
+def _by_lanes(schedule: Schedule, block: Any) -> IndexMap:
+    """Where the elements of fragments are: the fragment, the lane of the warp, and the position in its registers.
+
+    Lane l has rows l / 4 and l / 4 + 8 of a fragment, and of its columns two neighbours in each half.
+    """
+    (written,) = schedule.get(block).writes
+
+    def position(*index: Any) -> list[Any]:
+        *batch, i, j = index
+        lane = i % 8 * 4 + j % 8 // 2
+        return [*batch, i // SIDE, j // SIDE, lane, j // 8 % 2 * 4 + i // 8 % 2 * 2 + j % 2]
+
+    return IndexMap.from_func(position, ndim=len(written.region), index_dtype="int32")
+
+
+@kept
+def _space(workload: Workload, target: Gpu) -> Space | None:
+    if not target.asynchronous_copies:
+        return None
+    try:
+        matmul = find_matmul(workload)
+    except UnsupportedFunction:
+        return None
+    knobs = [
+        Tile("rows", matmul.rows // SIDE, 3),
+        Tile("columns", matmul.columns // SIDE, 3),
+        Tile("steps", matmul.depth // SIDE, 2),
+        Ordinal("stages", _STAGES),
+    ]
+    constraints = [
+        Constraint(
+            ("rows", "columns"),
+            lambda rows, columns: _fits_registers(rows, columns, target),
+            f"{MOST_WARPS} warps, {MOST_FRAGMENTS} fragments of a warp, and their registers",
+        ),
+        Constraint(
+            ("rows", "columns", "steps", "stages"),
+            lambda *values: _shared_bytes(matmul, values[:3], values[3]) <= target.shared_opt_in,
+            f"{target.shared_opt_in} bytes of shared memory",
+        ),
+        Constraint(
+            ("steps", "stages"), lambda steps, stages: stages == 1 or steps[0] >= stages, "no more stages than steps"
+        ),
+    ]
+    fitting = (
+        config
+        for config in _candidates(matmul)
+        if all(constraint.predicate(*(config[name] for name in constraint.knobs)) for constraint in constraints)
+    )
+    return Space(GpuMma.name, knobs, constraints, min(fitting, key=lambda config: _cost(matmul, config, target)))
+
+
+def _candidates(matmul: HalfMatmul) -> Iterator[dict[str, Any]]:
+    """What the default is chosen from."""
+    for row_warps, row_fragments, column_warps, column_fragments, depth in itertools.product(
+        (1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4), (1, 2, 4)
+    ):
+        tiles: dict[str, Any] = {}
+        for name, extent, warps, fragments in (
+            ("rows", matmul.rows, row_warps, row_fragments),
+            ("columns", matmul.columns, column_warps, column_fragments),
+        ):
+            inner = largest_divisor(extent // SIDE, fragments)
+            outer = largest_divisor(extent // SIDE // inner, warps)
+            tiles[name] = (extent // SIDE // inner // outer, outer, inner)
+        inner = largest_divisor(matmul.depth // SIDE, depth)
+        tiles["steps"] = (matmul.depth // SIDE // inner, inner)
+        yield from ({**tiles, "stages": stages} for stages in _STAGES)
+
+
+def _cost(matmul: HalfMatmul, config: Mapping[str, Any], target: Gpu) -> float:
+    """The time of a tiling, up to a factor: what a multiprocessor's blocks take, if the slowest part decides.
+
+    A multiprocessor of an A100 multiplies a fragment in four cycles, reads one from shared memory in four, and gets 64
+    bytes a cycle from the second cache. A warp hides what a copy takes by the products of other warps and by stages.
+    """
+    rows, columns, (steps, depth) = config["rows"], config["columns"], config["steps"]
+    warps, fragments = rows[1] * columns[1], rows[2] * columns[2]
+    batches = math.prod(extent for _, extent in matmul.fused.axes.spatial[:-2])
+    rounds = math.ceil(batches * rows[0] * columns[0] / target.multiprocessors)
+    products = 4.0 * warps * fragments
+    shared = _shared_bytes(matmul, (rows, columns, config["steps"]), config["stages"])
+    resident = min(rounds, int(target.blocks_per_multiprocessor(warps * WARP, _registers(rows, columns), shared)))
+    parts = [
+        products / min(1.0, resident * warps * math.sqrt(fragments) / _HIDING),
+        4.0 * warps * (rows[2] + columns[2]),
+        _HALF * SIDE * SIDE / 64.0 * (rows[1] * rows[2] + columns[1] * columns[2]),
+    ]
+    whole = max(parts) + _NOT_HIDDEN * (sum(parts) - max(parts))
+    waiting = _BARRIER / depth + _COPY / depth / config["stages"] / resident
+    return float(rounds * steps * depth * (whole + waiting))
+
+
+def _fits_registers(rows: Sequence[int], columns: Sequence[int], target: Gpu) -> bool:
+    warps = min(MOST_WARPS, target.warps_by_registers(_registers(rows, columns)))
+    return rows[1] * columns[1] <= warps and rows[2] * columns[2] <= MOST_FRAGMENTS
+
+
+def _registers(rows: Sequence[int], columns: Sequence[int]) -> int:
+    """An estimate of the registers of a thread."""
+    return 8 * rows[2] * columns[2] + 4 * (rows[2] + columns[2]) + _OTHER_REGISTERS
+
+
+def _shared_bytes(matmul: HalfMatmul, tiles: Tiles, stages: int) -> int:
+    """Bytes of shared memory of a block."""
+    height, width, depth = (SIDE * math.prod(tile[1:]) for tile in tiles)
+    second = width * (depth + _PADDING) if matmul.transposed else depth * (width + _PADDING)
+    return int(shared_bytes(stages * _HALF * elements for elements in (height * (depth + _PADDING), second)))

@@ -1,0 +1,133 @@
+"""Matmuls in half precision since sm_80: what the schedule computes on this machine's cores; `nvcc` takes it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te
+
+from stand_ins.cuda_on_host import SANITIZERS, execute_on_host
+from stormdrop import operators
+from stormdrop.codegen.compile import compile_together
+from stormdrop.codegen.cuda import cuda_source, launches, resources_of
+from stormdrop.codegen.serial_loops import with_serial_loops
+from stormdrop.ir.reference import evaluate_graph
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Cpu
+from stormdrop.machine.gpu import GPUS
+from stormdrop.sketches.gpu.contraction import GpuContraction
+from stormdrop.sketches.gpu.mma import GpuMma
+from stormdrop.sketches.registry import sketches_for
+from stormdrop.space import Space
+
+pytestmark = pytest.mark.compiles
+
+A100 = GPUS["a100"]
+
+
+def dense(rows: int, columns: int, depth: int) -> Workload:
+    """relu(A W^T + bias), with A, W and the result in half precision."""
+    a, w = te.placeholder((rows, depth), "float16", name="a"), te.placeholder((columns, depth), "float16", name="w")
+    bias, k = te.placeholder((columns,), name="bias"), te.reduce_axis((0, depth), name="k")
+    sums = te.compute(
+        (rows, columns),
+        lambda i, j: te.sum(a[i, k].astype("float32") * w[j, k].astype("float32"), axis=k),
+        name="sums",
+    )
+    y = te.compute((rows, columns), lambda i, j: te.max(sums[i, j] + bias[j], 0.0).astype("float16"), name="y")
+    return Workload.create("dense", te.create_prim_func([a, w, bias, y]))
+
+
+WORKLOADS = {
+    "matmul": operators.matmul(64, 96, 128, dtype="float16"),
+    "batch_matmul": operators.batch_matmul(2, 32, 64, 48, dtype="float16"),
+    "transposed": operators.batch_matmul(2, 32, 64, 48, transpose_b=1, dtype="float16"),
+}
+
+
+def space_of(workload: Workload) -> Space:
+    space = GpuMma().space(workload, A100)
+    assert space is not None
+    return space
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_the_right_answer_with_plain_loops(workload: Workload) -> None:
+    space, rng = space_of(workload), np.random.default_rng(0)
+    inputs = workload.random_inputs(0)
+    (expected,) = evaluate_graph(workload.graph, inputs)
+    configs = [space.config(point) for point in (space.origin, *(space.sample(rng) for _ in range(4)))]
+    functions = [with_serial_loops(GpuMma().apply(workload, A100, config).anywhere) for config in configs]
+    for config, kernel in zip(configs, compile_together(functions, Cpu.detect().tvm()), strict=True):
+        output = tvm.runtime.empty(expected.shape, "float16")
+        kernel.call(*map(tvm.runtime.tensor, inputs), output)
+        np.testing.assert_array_equal(output.numpy(), expected, err_msg=str(config))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ on the PATH")
+@pytest.mark.parametrize("stages", [1, 2, 3])
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_the_right_answer_by_its_instructions(workload: Workload, stages: int) -> None:
+    space, steps = space_of(workload), workload.inputs[0].shape[-1] // 16
+    config = {**space.config(space.origin), "steps": (steps, 1), "stages": stages}
+    inputs = workload.random_inputs(0)
+    (expected,) = evaluate_graph(workload.graph, inputs)
+    for execution in execute_on_host(GpuMma().apply(workload, A100, config).main, A100, inputs, ("", *SANITIZERS)):
+        assert (execution.error, execution.complaints) == ("", ())
+        np.testing.assert_array_equal(execution.outputs[0], expected)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ on the PATH")
+def test_what_follows_is_computed_from_registers() -> None:
+    workload = dense(32, 48, 64)
+    space, inputs = space_of(workload), workload.random_inputs(0)
+    function = GpuMma().apply(workload, A100, space.config(space.origin)).main
+    source = cuda_source(function, A100)
+    assert "*(half2*)(y0_ptr" in source and "shfl" not in source
+    (expected,) = evaluate_graph(workload.graph, inputs)
+    (execution,) = execute_on_host(function, A100, inputs)
+    np.testing.assert_allclose(execution.outputs[0].astype("f4"), expected.astype("f4"), rtol=2**-10, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["a100", "rtx3080", "h100", "rtx5090"])
+def test_nvcc_takes_it(name: str) -> None:
+    device, sources = GPUS[name], []
+    for workload in (*WORKLOADS.values(), operators.matmul(1024, 2048, 512, dtype="float16")):
+        space, rng = GpuMma().space(workload, device), np.random.default_rng(1)
+        assert space is not None
+        for point in [space.origin, *(space.sample(rng) for _ in range(2))]:
+            config: Mapping[str, Any] = space.config(point)
+            function = GpuMma().apply(workload, device, config).main
+            sources.append(cuda_source(function, device))
+            copies = re.findall(r"cp\.async\.cg\.shared\.global", sources[-1])
+            assert bool(copies) == (config["stages"] > 1)
+            assert "mma.sync.aligned.m16n8k16" in sources[-1] and "ldmatrix.sync.aligned" in sources[-1]
+            (launch,) = launches(function, device)
+            assert launch.threads == 32 * config["rows"][1] * config["columns"][1]
+            assert 0 < launch.shared <= device.shared_opt_in
+    if shutil.which("nvcc"):
+        for (kernel,) in resources_of(sources, device):
+            assert 0 < kernel.registers <= 255 and kernel.spilled == 0
+
+
+def test_large_matmuls_have_large_tiles_that_need_more_shared_memory_than_usual() -> None:
+    workload = operators.matmul(4096, 4096, 4096, dtype="float16")
+    space = space_of(workload)
+    config: Mapping[str, Any] = space.config(space.origin)
+    assert config["rows"][1] * config["rows"][2] >= 8 and config["columns"][1] * config["columns"][2] >= 8
+    (launch,) = launches(GpuMma().apply(workload, A100, config).main, A100)
+    assert launch.shared > A100.shared_per_block
+
+
+def test_where_it_applies() -> None:
+    names = [sketch.name for sketch, _ in sketches_for(WORKLOADS["matmul"], A100)]
+    assert names == [GpuMma.name, GpuContraction.name]
+    for other in (operators.matmul(64, 64, 64), operators.matmul(64, 60, 64, dtype="float16")):
+        assert GpuMma().space(other, A100) is None
+    assert GpuMma().space(WORKLOADS["matmul"], GPUS["t4"]) is None
