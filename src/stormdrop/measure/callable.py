@@ -36,8 +36,9 @@ class CallableMeasurer(Measurer):
     returns several is called once, and they are the samples, however many there are. In a race each turn is one call,
     and its sample is the median of what the call returns.
 
-    If the objective raises an exception, this candidate fails (RUNTIME). If it returns something that is no time, the
-    candidate fails, too (WRONG_ANSWER). Only what is no `Exception` is passed on, such as KeyboardInterrupt.
+    If the objective raises an exception, this candidate fails (RUNTIME). If it returns something that is no time, or
+    raises `WrongAnswer`, the candidate fails, too (WRONG_ANSWER). Only what is no `Exception` is passed on, such as
+    KeyboardInterrupt.
 
     Only the objective knows what it measures, so nothing here guards it: there is no lock, no time limit, and no watch
     for foreign load. An objective that may hang or crash should use a process of its own, with a time limit.
@@ -115,7 +116,7 @@ class CallableMeasurer(Measurer):
             return samples
         try:
             samples = _samples(self._objective(candidate.sketch, config))
-        except _NoTime as error:
+        except WrongAnswer as error:
             calls.status, calls.error = Status.WRONG_ANSWER, _line(str(error))
         except Exception as error:  # noqa: BLE001  whatever an objective raises is this candidate's failure
             calls.status, calls.error = Status.RUNTIME, _line(f"{type(error).__name__}: {message_of(error)}")
@@ -140,12 +141,15 @@ class _Calls:
         return Measurement(self.status, tuple(self.seconds) if self.ok else (), self.error, Phases(run=self.wall))
 
 
-class _NoTime(Exception):
-    """An objective returned something that is no time. It never leaves this module."""
+class WrongAnswer(Exception):
+    """A candidate computes something else, or its objective returned something that is no time.
+
+    An objective raises it to fail the candidate with the status WRONG_ANSWER.
+    """
 
 
 def _samples(returned: object) -> list[float]:
-    """What an objective returned, as samples in seconds. Raises `_NoTime`."""
+    """What an objective returned, as samples in seconds. Raises `WrongAnswer`."""
     try:
         values = np.atleast_1d(np.asarray(returned))
     except ValueError:  # lists of different lengths
@@ -156,7 +160,7 @@ def _samples(returned: object) -> list[float]:
         or not 0 < values.size <= _MOST_SAMPLES
         or not np.all(((wide := values.astype(np.longdouble)) >= _LEAST) & (wide <= _GREATEST))
     ):
-        raise _NoTime(
+        raise WrongAnswer(
             f"the objective must return seconds, one number or several, finite and above zero, not {quoted(returned)}"
         )
     return [float(value) for value in values]

@@ -10,16 +10,17 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-import time as clock
+import time as time_module
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MethodType
-from typing import Any, Generic, ParamSpec, TypeVar
+from types import MethodType, SimpleNamespace
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
 from ..errors import InputError, MeasureError, SpaceError, hint, quoted
 from ..measure.timing import Call, TimingPlan, sample
 from ..records import Store
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
+from .configuration_check import ConfigurationCheck, copy_of
 from .minimize import minimize
 from .options import DEFAULT_SEARCH, TuneOptions
 from .result import MinimizeResult
@@ -32,6 +33,11 @@ Configurations = Space | Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any
 
 Key = Callable[..., Hashable] | Sequence[str] | None
 """What a configuration is found for: a function of the arguments, or the names of some of them."""
+
+Check = Callable[..., Any] | Literal["default"] | None
+"""What says whether a configuration computes what it should: a reference, or the default configuration."""
+
+clock = SimpleNamespace(perf_counter=time_module.perf_counter)  # whatever a function that is tuned makes of the module
 
 DEFAULT_SECONDS = 10.0
 """Wall time of the tuning of one key that is given neither trials nor time."""
@@ -48,6 +54,8 @@ def autotune(
     seed: int = 0,
     restore: Sequence[str] = (),
     synchronize: Callable[[], object] | None = None,
+    check: Check = None,
+    tolerance: float | None = None,
     store: Store | None = None,
 ) -> Callable[[Callable[P, R]], Autotuned[P, R]]:
     """Decorates a function so that its first call with arguments of a kind finds its fastest configuration.
@@ -57,8 +65,8 @@ def autotune(
     what the fastest configuration computes. Later calls for this key use that configuration. A call that gives one of
     the parameters itself is not tuned.
 
-    Nothing checks that all configurations compute the same: list only those that do. A configuration that raises an
-    exception fails alone.
+    A configuration that raises an exception fails alone. With `check`, so does one that computes something else; it
+    never wins. Without it nothing checks that all configurations compute the same: list only those that do.
 
     Args:
         configurations: The values of each parameter, by name; or a list of configurations; or a `Space`. Values are
@@ -72,8 +80,16 @@ def autotune(
         options: As in `tune`.
         seed: As in `tune`.
         restore: The names of arguments that the function changes and reads. They get their contents back before
-            each run: arrays with `copy()` and assignment to `[...]`, as those of NumPy.
+            each run: arrays of NumPy, CuPy or torch.
         synchronize: Waits until what the function has started is done, such as `torch.cuda.synchronize`.
+        check: A function that is called like this one, without the parameters that are tuned, and that returns, or
+            writes to its arguments, what is right; or "default": what the default configuration computes. Types,
+            shapes and memory layouts have to be the same. Each configuration gets copies of the arguments: with the
+            caller's values in its timed calls, and with others before and after them. Checking is no part of the times
+            of configurations; `Autotuned.check_seconds` says how long it took.
+        tolerance: The greatest max|difference| / max|reference| of floats. By default it is 1e-9 for float64, 2e-5 for
+            float32 and four times the distance of two numbers for types with fewer digits. The type of the output or
+            of an argument with the fewest digits decides.
         store: Where results are kept. A key that was tuned before, by the same code on the same kind of machine, is
             then not tuned again. By default they last as long as the process.
 
@@ -82,7 +98,7 @@ def autotune(
 
     Raises:
         InputError: A setting is bad, or the function has no parameter of a name that is to be tuned. In a call:
-            `key` returns something that is not hashable.
+            `key` returns something that is not hashable, or the reference something that cannot be compared.
         MeasureError: In a call: no configuration works; the message says why the last one failed.
 
     Example:
@@ -102,10 +118,14 @@ def autotune(
         raise InputError(f"autotune: restore={quoted(restore)} is no sequence of names")
     if isinstance(key, str):
         raise InputError(f"autotune: key={key!r} is text; give a sequence of names, such as ({key!r},)")
+    if check is not None and check != "default" and not callable(check):
+        raise InputError(f"autotune: check={quoted(check)} is neither a function nor 'default'")
+    if tolerance is not None and (check is None or not 0 <= tolerance < 1):
+        raise InputError(f"autotune: tolerance={quoted(tolerance)} must be from 0 to 1, and needs check=...")
     tune_options = TuneOptions.of(search=search, options=options, trials=trials, time=time, seed=seed)
 
     def decorate(function: Callable[P, R]) -> Autotuned[P, R]:
-        return Autotuned(function, configurations, key, tune_options, restore, synchronize, store)
+        return Autotuned(function, configurations, key, tune_options, restore, synchronize, check, tolerance, store)
 
     return decorate
 
@@ -120,6 +140,7 @@ class Autotuned(Generic[P, R]):
         function: The function.
         space: What may vary. Its origin is the default configuration.
         results: The result of the tuning of each key.
+        check_seconds: Wall time of the checks of each key; empty without `check`.
     """
 
     def __init__(
@@ -130,11 +151,14 @@ class Autotuned(Generic[P, R]):
         options: TuneOptions,
         restore: Sequence[str],
         synchronize: Callable[[], object] | None,
+        check: Check,
+        tolerance: float | None,
         store: Store | None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.results: dict[Hashable, MinimizeResult] = {}
+        self.check_seconds: dict[Hashable, float] = {}
         try:
             self._signature = inspect.signature(function)
         except (TypeError, ValueError):
@@ -143,6 +167,7 @@ class Autotuned(Generic[P, R]):
         self._tuned = {knob.name for knob in self.space.knobs}
         self._key, self._options, self._restore = key, options, tuple(restore)
         self._synchronize, self._store = synchronize, store
+        self._check, self._tolerance = check, tolerance
         self._lock = threading.RLock()
         self._configs: dict[Hashable, dict[str, Any]] = {}
         self._tuning = False
@@ -195,17 +220,34 @@ class Autotuned(Generic[P, R]):
 
     def _tune(self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         warm: set[tuple[Any, ...]] = set()
-        arguments = self._signature.bind_partial(*args, **kwargs).arguments
-        with self._restored([arguments[name] for name in self._restore if name in arguments]) as timer:
+        bound = self._signature.bind_partial(*args, **kwargs)
+        check = self._checked(bound)
+        if check is not None:
+            bound, args, kwargs = check.timed.bound, check.timed.args, check.timed.kwargs
+        restored = [bound.arguments[name] for name in self._restore if name in bound.arguments]
+        with self._restored(restored, self._synchronize if check is None else check.wait) as timer:
 
             def seconds(config: dict[str, Any]) -> list[float]:
-                def call() -> object:
+                returned: list[object] = [None]
+
+                def given(*args: Any, **kwargs: Any) -> object:
                     return self.function(*args, **{**kwargs, **config})
 
-                if tuple(config.values()) not in warm:
+                def call() -> None:
+                    returned[0] = self.function(*args, **{**kwargs, **config})
+
+                is_new = tuple(config.values()) not in warm
+                if check is not None:
+                    if is_new:
+                        check.check_fresh(given)
+                    check.begin_timed()
+                if is_new:
                     timer(call, 1)  # it may be compiled now
                     warm.add(tuple(config.values()))
-                return sample(call, TimingPlan(), timer=timer)
+                samples = sample(call, TimingPlan(), timer=timer)
+                if check is not None:
+                    check.check_timed(given, returned[0])
+                return samples
 
             result = minimize(
                 self.space,
@@ -219,6 +261,8 @@ class Autotuned(Generic[P, R]):
                 resume=self._store is not None,
                 name=f"{_name(self.function)} {key!r}",
             )
+        if check is not None:
+            self.check_seconds[key] = check.seconds
         if result.interrupted:
             raise KeyboardInterrupt
         if result.best is None:
@@ -226,11 +270,24 @@ class Autotuned(Generic[P, R]):
         self.results[key] = result
         return dict(result.best.config)
 
+    def _checked(self, bound: inspect.BoundArguments) -> ConfigurationCheck | None:
+        if self._check is None:
+            return None
+
+        def default(*args: Any, **kwargs: Any) -> Any:
+            return self.function(*args, **{**kwargs, **self.space.config(self.space.origin)})
+
+        reference = self._check if callable(self._check) else default
+        seed = self._options.seed
+        return ConfigurationCheck(reference, bound, self._restore, self._tolerance, seed, self._synchronize)
+
     @contextmanager
-    def _restored(self, arrays: Sequence[Any]) -> Iterator[Callable[[Call, int], float]]:
+    def _restored(
+        self, arrays: Sequence[Any], synchronize: Callable[[], object] | None
+    ) -> Iterator[Callable[[Call, int], float]]:
         """A timer of calls, before each of which the arrays get their contents back; and once more in the end."""
-        contents = [array.copy() for array in arrays]
-        wait = self._synchronize or (lambda: None)
+        contents = [copy_of(array) for array in arrays]
+        wait = synchronize or (lambda: None)
 
         def restore() -> None:
             for array, content in zip(arrays, contents, strict=True):
