@@ -61,6 +61,15 @@ def test_the_gallery(name: str, says: str) -> None:
     assert re.search(says, done.stdout)
 
 
+def test_triton_kernels() -> None:
+    for package in ("torch", "triton"):
+        pytest.importorskip(package, reason=f"the example needs {package}")
+    done = example("triton_kernels.py", TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^matmul: \{.*\n3 configurations, 0 of them refused", done.stdout)
+    assert re.search(r"\nattention: \{.*\n4 configurations, 0 of them refused", done.stdout)
+
+
 def test_a_local_fleet() -> None:
     pytest.importorskip("ray", reason="a fleet needs Ray")
     done = example("local_fleet.py")
@@ -83,7 +92,7 @@ def test_every_program_is_in_the_index_and_tested() -> None:
     for program in EXAMPLES.glob("*.py"):
         assert f"({program.name})" in index
         assert program.name in tests or program.name == "demo.py", "demo.py takes minutes"
-    short = [program for program in EXAMPLES.glob("*.py") if program.stem not in {"demo", "c_flags"}]
+    short = [program for program in EXAMPLES.glob("*.py") if program.stem not in {"demo", "c_flags", "triton_kernels"}]
     assert len(short) == 6
     assert all(len(program.read_text().splitlines()) < 60 for program in short)
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 triton = pytest.importorskip("triton", reason="Triton is not installed: pip install triton")
@@ -47,3 +52,40 @@ def test_what_cannot_be_read_is_one_line() -> None:
         configs_of([triton.Config({"BLOCK": 64}, pre_hook=print)])
     with pytest.raises(InputError, match="'SPLIT' is set in some configurations only"):
         configs_of([triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 64, "SPLIT": 2})])
+
+
+_PARTIAL = """
+import torch, triton
+import triton.language as tl
+import stormdrop as sd
+
+@triton.jit
+def scale(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at, at < n, 0.0), at < n)
+
+def reference(x, y):
+    torch.mul(x, 2, out=y)
+
+@sd.autotune({"BLOCK": [8, 16, 32]}, trials=3, search="grid", check=reference)
+def launch(x, y, BLOCK=8):
+    scale[(len(x) // BLOCK,)](x, y, len(x), BLOCK=BLOCK)
+
+launch.config(torch.ones(24), torch.full((24,), 2.0))
+(result,) = launch.results.values()
+print(result.best.config, result.failed)
+"""
+
+
+def test_a_grid_without_the_remainder_never_wins(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+    program = tmp_path / "partial.py"
+    program.write_text(_PARTIAL)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert done.stdout == "{'BLOCK': 8} 2\n", done.stderr

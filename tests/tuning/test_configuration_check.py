@@ -151,7 +151,7 @@ CHEATS = [
     (lambda: leftover, r"the output\[.*\] is .*, not .* elements differ"),
     (lambda: changes_inputs, "it changes its argument a$"),
     (lambda: returns_its_input, "the output is memory of its argument a$"),
-    (lambda: in_another_thread, r"it still works after it has returned: the output\["),
+    (lambda: in_another_thread, r"it still works after it has returned: the output\[|elements differ"),
     (by_address, r"elements differ by more than .* when its arrays hold other values than before"),
     (by_shape, r"the output\[.*elements differ"),
     (lambda: first_rows, r"the output\[23, \d+\] is 1, not"),
@@ -251,6 +251,20 @@ def test_an_argument_that_is_read_and_changed_is_restored() -> None:
     assert result.failed == 1
 
 
+def test_a_result_that_nothing_has_checked_is_no_answer() -> None:
+    def tuned(store: Any, check: Any) -> Any:
+        @sd.autotune({"x": [1, 2]}, trials=2, search="grid", store=store, check=check)
+        def double(values: np.ndarray, x: int = 1) -> np.ndarray:
+            time.sleep(1e-3 * (x == 1))
+            return 2 * values if x == 1 else values.copy()
+
+        return double.config(np.ones(3))
+
+    with sd.open_store("sqlite://") as store:
+        assert tuned(store, None) == {"x": 2}
+        assert tuned(store, "default") == {"x": 1}
+
+
 def test_inputs_without_a_sign_and_nested_ones_are_checked() -> None:
     @sd.autotune({"x": [1, 2]}, trials=2, search="grid", check="default")
     def logarithms(arrays: list[np.ndarray], x: int = 1) -> dict[str, np.ndarray]:
@@ -277,6 +291,44 @@ def test_torch_is_checked() -> None:
         product(torch.rand(32, 48).to(dtype), torch.rand(48, 16).to(dtype))
     in_float32, in_bfloat16 = (result.failed for result in product.results.values())
     assert (in_float32, in_bfloat16) == (3, 2)  # bfloat16 inside is right for bfloat16
+
+
+def test_work_in_another_stream_is_found_and_timed_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+    streams: dict[str, list[Callable[[], Any]]] = {"current": [], "other": []}
+
+    def finish(*names: str) -> None:
+        for name in names:
+            while streams[name]:
+                streams[name].pop(0)()
+
+    tensor: Any = torch.Tensor
+
+    class OnCuda(tensor):
+        device = torch.device("cuda", 0)
+
+        def cpu(self) -> Any:
+            finish("current")
+            return self.as_subclass(tensor).clone()
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: finish("current", "other"))
+    values = torch.rand(16).as_subclass(OnCuda)
+
+    def tuned(synchronize: Callable[[], object] | None, names: list[str]) -> Any:
+        @sd.autotune({"stream": names}, trials=2, search="grid", check=torch.negative, synchronize=synchronize)
+        def negative(values: Any, stream: str = "current") -> Any:
+            out = torch.zeros(16).as_subclass(OnCuda)
+            streams[stream].append(lambda: torch.neg(values, out=out))
+            return out
+
+        negative.config(values)
+        (result,) = negative.results.values()
+        return result
+
+    assert tuned(lambda: finish("current"), ["current", "other"]).failed == 1
+    assert tuned(None, ["current", "other"]).failed == 0  # all streams are waited for, in the timed calls, too
+    with pytest.raises(MeasureError, match="it still works after it has returned: the output"):
+        tuned(lambda: finish("current"), ["other"])
 
 
 @pytest.mark.parametrize(

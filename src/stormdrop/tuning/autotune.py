@@ -259,7 +259,7 @@ class Autotuned(Generic[P, R]):
                 seed=self._options.seed,
                 store=self._store,
                 resume=self._store is not None,
-                name=f"{_name(self.function)} {key!r}",
+                name=f"{_name(self.function)} {key!r}{', checked' if check is not None else ''}",
             )
         if check is not None:
             self.check_seconds[key] = check.seconds

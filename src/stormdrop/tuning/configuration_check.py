@@ -215,7 +215,9 @@ class _Arguments:
         copies: dict[int, Any] = {}
 
         def copied(array: Any) -> Any:
-            return copies.setdefault(id(array), copy_of(array)) if id(array) not in copies else copies[id(array)]
+            if id(array) not in copies:
+                copies[id(array)] = copy_of(array)
+            return copies[id(array)]
 
         self.bound = inspect.BoundArguments(
             bound.signature,
@@ -389,7 +391,7 @@ def copy_of(value: Any) -> Any:
 
 def _write(array: Any, values: Array) -> None:
     if _is_tensor(array):
-        array.detach().copy_(sys.modules["torch"].from_numpy(values).to(array.dtype).to(array.device))
+        array.detach().copy_(sys.modules["torch"].from_numpy(values))
     elif isinstance(array, np.ndarray):
         array[...] = values
     else:
