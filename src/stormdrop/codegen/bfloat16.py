@@ -3,6 +3,7 @@
     float32(x[i])        becomes   reinterpret(uint32(x[i]) << 16)
     y[i] = bfloat16(v)   becomes   y[i] = round(v), to the nearest, ties to even; NaN stays NaN
     y[i] = x[i] + x[j]   becomes   the same with the sum in float32
+    a pointer to x       becomes   a pointer to the bits; instructions of tensor cores say what these are
 
 TVM has passes of its own for this (`BF16ComputeLegalize`), but those turn every local buffer of bfloat16 into one of
 float32. That takes twice the memory, and a dot product of bfloat16 cannot read it.
@@ -105,6 +106,10 @@ class _Bits:
         """An expression without bfloat16 in it. One of type bfloat16 becomes its bits."""
 
         def visit(item: Expr) -> Expr | None:
+            if isinstance(item, Call) and item.op.name == "tirx.buffer_data" and _is_bfloat16(item.args[0]):
+                return self.buffer(item.args[0]).data
+            if isinstance(item, Call) and item.op.name == "tirx.type_annotation" and _is_bfloat16(item):
+                return tirx.type_annotation(_BITS)
             if isinstance(item, prim.Let) and not _is_bfloat16(item):
                 return self.let(item, self.value)
             if _is_bfloat16(item):

@@ -11,8 +11,8 @@ warps       What the lanes of a warp hold together becomes registers of each bef
 copies      Those to shared memory that a schedule makes a stage of a pipeline are asynchronous.
 left out    What nothing of ours uses: types of 8 bits (FP8ComputeLegalize, FP8StorageLegalize); annotations for copies
             and layouts of shared memory (LowerAutoCopy, InjectPermutedLayout); scopes of mma's operands
-            (TransformMmaBufferLayout) and of Hexagon's memory and copies (VerifyVTCMLimit, LowerVtcmAlloc, LowerAsyncDMA); and what TVM has only
-            with an option: ldg32, checks of bounds, profiles of loops (lwp).
+            (TransformMmaBufferLayout) and of Hexagon's memory and copies (VerifyVTCMLimit, LowerVtcmAlloc,
+            LowerAsyncDMA); and what TVM has only with an option: ldg32, checks of bounds, profiles of loops (lwp).
 """
 
 from __future__ import annotations

@@ -48,6 +48,8 @@ WORKLOADS = {
     "matmul": operators.matmul(64, 96, 128, dtype="float16"),
     "batch_matmul": operators.batch_matmul(2, 32, 64, 48, dtype="float16"),
     "transposed": operators.batch_matmul(2, 32, 64, 48, transpose_b=1, dtype="float16"),
+    "bfloat16": operators.matmul(64, 96, 128, dtype="bfloat16"),
+    "transposed_bfloat16": operators.batch_matmul(2, 32, 64, 48, transpose_b=1, dtype="bfloat16"),
 }
 
 
@@ -65,7 +67,7 @@ def test_the_right_answer_with_plain_loops(workload: Workload) -> None:
     configs = [space.config(point) for point in (space.origin, *(space.sample(rng) for _ in range(4)))]
     functions = [with_serial_loops(GpuMma().apply(workload, A100, config).anywhere) for config in configs]
     for config, kernel in zip(configs, compile_together(functions, Cpu.detect().tvm()), strict=True):
-        output = tvm.runtime.empty(expected.shape, "float16")
+        output = tvm.runtime.empty(expected.shape, str(expected.dtype))
         kernel.call(*map(tvm.runtime.tensor, inputs), output)
         np.testing.assert_array_equal(output.numpy(), expected, err_msg=str(config))
 

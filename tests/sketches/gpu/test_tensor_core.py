@@ -68,7 +68,12 @@ def test_where_it_applies() -> None:
         GpuTensorCore.name,
         GpuContraction.name,
     ]
-    for other in (operators.matmul(64, 64, 64), operators.matmul(64, 60, 64, dtype="float16")):
+    others = (
+        operators.matmul(64, 64, 64),
+        operators.matmul(64, 60, 64, dtype="float16"),
+        operators.matmul(64, 64, 64, dtype="bfloat16"),
+    )
+    for other in others:
         assert GpuTensorCore().space(other, T4) is None
         assert [sketch.name for sketch, _ in sketches_for(other, T4)] == [GpuContraction.name]
     assert GpuTensorCore().space(WORKLOADS["matmul"], GPUS["a100"]) is None, "which has `gpu_mma`"

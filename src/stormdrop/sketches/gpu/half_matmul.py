@@ -1,4 +1,4 @@
-"""Finds the matmul of a function for tensor cores: factors of float16, sums of float32, in whole fragments."""
+"""Finds the matmul of a function for tensor cores: factors of 16 bits, sums of float32, in whole fragments."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tvm.s_tir import Schedule
 
 from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import multiplied_loads
+from ...ir.dtypes import BFLOAT16, FLOAT16
 from ...ir.kept import kept
 from ...ir.workload import Workload
 from ...machine.gpu import WARP
@@ -24,7 +25,7 @@ MOST_FRAGMENTS = 16
 
 @dataclass(frozen=True, eq=False)
 class HalfMatmul:
-    """A product of matrices of float16, summed up in float32.
+    """A product of matrices of float16 or bfloat16, summed up in float32.
 
     Attributes:
         fused: The function. The axes before the last two of the output are those of batches.
@@ -32,6 +33,7 @@ class HalfMatmul:
         columns: That of the last one.
         depth: That of the sum.
         transposed: Whether the second operand is read as [column, depth].
+        dtype: The type of both operands.
     """
 
     fused: FusedContraction
@@ -39,6 +41,7 @@ class HalfMatmul:
     columns: int
     depth: int
     transposed: bool
+    dtype: str
 
 
 @kept
@@ -52,8 +55,8 @@ def find_matmul(workload: Workload) -> HalfMatmul:
     loads = multiplied_loads(fused.stage)
     assert loads is not None
     types = [str(load.source.dtype) for load in loads]
-    if types != ["float16", "float16"] or str(fused.stage.buffer.dtype) != "float32" or fused.producers:
-        raise UnsupportedFunction("no product of float16 with float32 sums")
+    if types not in ([FLOAT16] * 2, [BFLOAT16] * 2) or str(fused.stage.buffer.dtype) != "float32" or fused.producers:
+        raise UnsupportedFunction("no product of float16 or bfloat16 with float32 sums")
     spatial, reductions, operands = fused.axes.spatial, fused.axes.reductions, fused.axes.operands
     one_axis_each = all(len(dimension) == 1 for operand in operands for dimension in operand.dimensions)
     if not one_axis_each or len(reductions) != 1 or len(spatial) < 2:
@@ -67,7 +70,7 @@ def find_matmul(workload: Workload) -> HalfMatmul:
         raise UnsupportedFunction("the operands are laid out otherwise")
     if any(size % SIDE for size in (rows, columns, extent)):
         raise UnsupportedFunction(f"not in whole fragments of {SIDE} x {SIDE}")
-    return HalfMatmul(fused, rows, columns, extent, second[-1] == depth)
+    return HalfMatmul(fused, rows, columns, extent, second[-1] == depth, types[0])
 
 
 def share_among_threads(schedule: Schedule, nest: Any, outside: int, warps: int, vector: int) -> None:

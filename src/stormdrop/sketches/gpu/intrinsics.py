@@ -8,10 +8,17 @@ the frames but not these lines, so the frames are handed to it without them.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import threading
 from types import FrameType
 from typing import Any
+
+import tvm.script
+from tvm.s_tir import TensorIntrin
+from tvm.tirx import PrimFunc
+
+from ...ir.dtypes import FLOAT16
 
 _LOCK = threading.Lock()
 
@@ -26,6 +33,38 @@ def cuda_intrinsics() -> Any:
         finally:
             inspect.stack = stack
     return cuda
+
+
+def mma_intrinsics(shared: str, dtype: str, transposed: bool) -> dict[str, str]:
+    """The names of the intrinsics of a product of matrices by `ldmatrix` and `mma`, with sums in float32, by their use.
+
+    TVM has none for bfloat16. They are those for float16 with another type in them: `ldmatrix` moves bits.
+
+    Args:
+        shared: The scope of shared memory that the operands are in.
+        dtype: The type of the operands, "float16" or "bfloat16".
+        transposed: Whether the second operand is read as [column, depth].
+    """
+    names = dict(cuda_intrinsics().get_mma_intrin_group(shared, "global", FLOAT16, "float32", False, transposed))
+    if dtype == FLOAT16:
+        return names
+    for use in ("load_a", "load_b", "compute"):
+        name = names[use]
+        names[use] = f"stormdrop_bfloat16_{name}"
+        if TensorIntrin.get(names[use], allow_missing=True) is None:
+            found = TensorIntrin.get(name)
+            TensorIntrin.register(names[use], _in_bfloat16(found.desc), _in_bfloat16(found.impl))
+    return names
+
+
+def _in_bfloat16(function: PrimFunc) -> PrimFunc:
+    """The same function for bfloat16.
+
+    TVM prints `ldmatrix` without its type, by which it knows, as it writes CUDA, whether the instruction can transpose.
+    """
+    source = function.script().replace('"float16"', '"bfloat16"').replace('"fp16"', '"bf16"')
+    source = re.sub(r"(ldmatrix\(.*)\)$", r'\1, dtype="uint16")', source, flags=re.MULTILINE)
+    return tvm.script.from_source(source)
 
 
 def _stack_without_source(context: int = 1) -> list[inspect.FrameInfo]:

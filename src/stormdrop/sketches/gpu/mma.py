@@ -1,4 +1,4 @@
-"""The sketch `gpu_mma`: a matmul in half precision on tensor cores since sm_80, fed by copies that run beside it.
+"""The sketch `gpu_mma`: a matmul of 16-bit floats on tensor cores since sm_80, fed by copies that run beside it.
 
     for blocks of rows and columns:                                         blockIdx.x
         for warps:                                                          threadIdx.y
@@ -12,8 +12,8 @@
             output = epilogue(sums), from registers, two elements at a time
 
 `stages` parts are on their way or in use at a time. Rows in shared memory are followed by 16 unused bytes, so that the
-eight rows that `ldmatrix` reads at once are in different banks. Operands are float16, sums are float32. Rows, columns
-and depth have to be multiples of 16. Other axes, such as that of a batch, are blocks.
+eight rows that `ldmatrix` reads at once are in different banks. Operands are float16 or bfloat16, sums are float32.
+Rows, columns and depth have to be multiples of 16. Other axes, such as that of a batch, are blocks.
 
 The default is the best of some thousand tilings by `_cost`, which is a rough model and was not measured.
 """
@@ -47,7 +47,7 @@ from .half_matmul import (
     share_among_threads,
     split_into_fragments,
 )
-from .intrinsics import cuda_intrinsics
+from .intrinsics import mma_intrinsics
 from .tiling import shared_bytes
 
 _VECTOR = 8  # elements of a copy to shared memory, which is the most that an instruction copies
@@ -114,9 +114,7 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
         schedule.annotate(k0, "software_pipeline_order", [0, 1, 2])
         schedule.annotate(k0, "software_pipeline_async_stages", [0])
     if tensorized:
-        names = cuda_intrinsics().get_mma_intrin_group(
-            _SHARED, "global", "float16", "float32", False, matmul.transposed
-        )
+        names = mma_intrinsics(_SHARED, matmul.dtype, matmul.transposed)
         *_, lane, elements = schedule.get_loops(output)
         schedule.bind(lane, "threadIdx.x")
         schedule.vectorize(schedule.split(elements, [None, 2])[1])

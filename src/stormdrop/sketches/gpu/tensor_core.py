@@ -29,6 +29,7 @@ from tvm.tirx import PrimFunc
 
 from ...errors import UnsupportedFunction
 from ...ir.attributes import DISJOINT_SHARED
+from ...ir.dtypes import FLOAT16
 from ...ir.kept import kept
 from ...ir.workload import Workload
 from ...machine.gpu import Gpu
@@ -132,6 +133,8 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     try:
         matmul = find_matmul(workload)
     except UnsupportedFunction:
+        return None
+    if matmul.dtype != FLOAT16:
         return None
     knobs = [
         Tile("rows", matmul.rows // SIDE, 3),
