@@ -314,7 +314,7 @@ def test_a_thread_gets_what_lets_its_block_run(threads: int, registers: int) -> 
 
 
 def test_what_no_block_may_have_runs_nowhere() -> None:
-    threads, registers, shared = np.array([2048, 1024, 256]), np.array([16, 255, 16]), np.array([0, 0, 49 << 10])
+    threads, registers, shared = np.array([2048, 1024, 256]), np.array([16, 255, 16]), np.array([0, 0, 164 << 10])
     assert GPUS["a100"].blocks_per_multiprocessor(threads, registers, shared).tolist() == [0, 0, 0]
 
 

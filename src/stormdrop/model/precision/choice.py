@@ -187,7 +187,10 @@ def _check(precision: str, machine: Machine) -> None:
             raise InputError(f"precision {FP16} is for NVIDIA's GPUs (--target cuda), not {machine.name}; take {BF16}")
         return
     if not isinstance(machine, Cpu):
-        _logger.warning("kernels for GPUs multiply bfloat16 no faster than float32: they move half of the bytes")
+        if not machine.asynchronous_copies:
+            _logger.warning(
+                "kernels for %s multiply bfloat16 no faster than float32: they move half of the bytes", machine.name
+            )
     elif not multiplies_bfloat16(machine):
         _logger.warning(
             "%s has no fast unit for bfloat16 (stormdrop doctor): the model will be smaller, but hardly faster",

@@ -296,5 +296,6 @@ class _Rewriter(relax.PyExprMutator):
     def _constant(self, value: GenericConst) -> GenericConst:
         address = int(value.value.data_ptr())
         if address not in self._constants:
-            self._constants[address] = constant(value.value.numpy().astype(np.dtype(self._dtype)))
+            with np.errstate(over="ignore"):  # a model beyond the range of its type is refused as a whole
+                self._constants[address] = constant(value.value.numpy().astype(np.dtype(self._dtype)))
         return self._constants[address]
