@@ -24,6 +24,7 @@ from ...ir.dtypes import BFLOAT16, FLOAT16
 from ...ir.stages import StageGraph
 from ...machine.contract import CUDA, Machine
 from ...machine.cpu import Cpu
+from ...machine.gpu import Gpu
 from ...report.formatting import precision_in_words
 from ...sketches.knowledge import multiplies_bfloat16
 from ...tuning.options import AUTO, BF16, FLOAT32, FP16, TuneOptions
@@ -187,7 +188,7 @@ def _check(precision: str, machine: Machine) -> None:
             raise InputError(f"precision {FP16} is for NVIDIA's GPUs (--target cuda), not {machine.name}; take {BF16}")
         return
     if not isinstance(machine, Cpu):
-        if not machine.asynchronous_copies:
+        if not (isinstance(machine, Gpu) and machine.asynchronous_copies):
             _logger.warning(
                 "kernels for %s multiply bfloat16 no faster than float32: they move half of the bytes", machine.name
             )
