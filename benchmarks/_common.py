@@ -300,8 +300,24 @@ def add_to_import_path(folder: Path) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), *folders]))
 
 
-def bars(name: str, title: str, unit: str, groups: list[str], series: dict[str, list[float]]) -> Path:
-    """Draws grouped bars, one colour per series, and returns the path of the PNG."""
+def bars(
+    name: str,
+    title: str,
+    unit: str,
+    groups: list[str],
+    series: dict[str, list[float]],
+    ranges: Mapping[str, Sequence[Sequence[float]]] | None = None,
+) -> Path:
+    """Draws grouped bars, one colour per series, and returns the path of the PNG.
+
+    Args:
+        name: The file's name.
+        title: What stands above the bars.
+        unit: What their heights are.
+        groups: The names of the groups.
+        series: A height for each group, by series.
+        ranges: How far values reach below and above the heights, by series; no error bars by default.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -312,7 +328,13 @@ def bars(name: str, title: str, unit: str, groups: list[str], series: dict[str, 
     positions, width = np.arange(len(groups)), 0.8 / len(series)
     figure, axes = plt.subplots(figsize=(max(6.0, 0.55 * len(groups) * len(series) ** 0.5 + 2), 4.2))
     for index, (label, values) in enumerate(series.items()):
-        axes.bar(positions + (index - (len(series) - 1) / 2) * width, values, width, label=label)
+        axes.bar(
+            positions + (index - (len(series) - 1) / 2) * width,
+            values,
+            width,
+            label=label,
+            yerr=ranges and ranges[label],
+        )
     axes.set_xticks(
         positions, groups, rotation=30 if len(groups) > 4 else 0, ha="right" if len(groups) > 4 else "center"
     )

@@ -19,7 +19,8 @@ events, where the paper has Nsight Compute. Kernels of torch run back to back in
 called from Python (`eager`). Convolutions run in both layouts. The figures are the speeds over the fastest of torch's
 kernels and over those of Ansor after all its trials (arithmetic means of the runs, then geometric means of the shapes),
 the seconds and candidates of tuning by network (Table 2), and the variability of the runs, (max - min) / max of their
-speeds, as geometric means by network (equation 1, Table 3).
+speeds, as geometric means by network (equation 1, Table 3). Bars of each shape reach from the slowest to the fastest
+run (Figures 6, 11 to 13); a table has the speeds of the runs by trials, as the searches measured them (Figure 2).
 
 Every shape is saved in benchmarks/out/gpu.jsonl as soon as it is done. All shapes take days. `--small` has two shapes,
 one run, half a minute each and no runs by trials, and is saved in gpu_small.jsonl; a tuning that would not end within
@@ -72,12 +73,13 @@ _SYSTEMS = {
 
 _BEST = 50  # of ROLLER's kernels
 _LEAST = 1e-4  # that runs differ by, for the geometric mean
+_TRIALS = (64, 128, 256, 512, 1000)
 _ROUNDS = 15
 _SAMPLE = 5e-3  # seconds of a sample
 IN_GRAPH = 20  # executions of a torch kernel per launch
 
-Tuned = tuple[Any, float, int]
-"""A schedule, and the seconds and candidates of its tuning."""
+Tuned = tuple[Any, dict[str, Any]]
+"""A schedule, and what its tuning took; of ours also (candidates, seconds, best time) after each batch."""
 
 
 def main() -> None:
@@ -137,6 +139,7 @@ def measure(name: str, device: Gpu, options: argparse.Namespace, end: float) -> 
     kinds["MetaSchedule"] = longest, lambda seed: theirs(longest, seed)  # the last one, because it ends late
 
     def ours(search: str, features: str, own: Mapping[str, Any], minutes: float, trials: int, seed: int) -> Tuned:
+        curve: list[tuple[int, float, float | None]] = []
         with sd.open_store("sqlite://") as store:
             result = sd.tune(
                 workload,
@@ -149,17 +152,19 @@ def measure(name: str, device: Gpu, options: argparse.Namespace, end: float) -> 
                 seed=seed,
                 store=store,
                 fresh=True,
+                on_progress=lambda at: curve.append((at.trials, at.elapsed, at.best_seconds)),
             )
         if result.best is None:
             raise StormdropError(f"no candidate of {search} worked: {result.error}")
-        return result.best.apply(workload, device, result.best.config).main, result.seconds, result.trials
+        effort = {"seconds": result.seconds, "trials": result.trials, "curve": curve}
+        return result.best.apply(workload, device, result.best.config).main, effort
 
     def theirs(minutes: float, seed: int) -> Tuned:
         result = _metaschedule_peer.tune([tunable(workload)], [1.0], device, seed, seconds=60 * minutes)
         (function,) = result.functions
         if function.trace is None:
             raise StormdropError("no candidate of MetaSchedule worked")
-        return replay(workload, function.trace).main, result.seconds, result.measured
+        return replay(workload, function.trace).main, {"seconds": result.seconds, "trials": result.measured}
 
     kernels: dict[str, Any] = {}
     efforts: dict[str, dict[str, Any]] = {}
@@ -171,9 +176,9 @@ def measure(name: str, device: Gpu, options: argparse.Namespace, end: float) -> 
                 efforts[label] = {"failed": "no time left"}
                 continue
             try:
-                function, seconds, trials = tuned(run)
+                function, effort = tuned(run)
                 kernels[label] = compile_kernel(function, device.tvm())
-                efforts[label] = {"seconds": seconds, "trials": trials}
+                efforts[label] = effort
             except Exception as error:  # noqa: BLE001  whatever TVM raises: hours of other tunings must not be lost
                 efforts[label] = {"failed": one_line(error)}
                 print(f"{name}: {kind}: {error}", file=sys.stderr, flush=True)
@@ -290,6 +295,7 @@ def show(name: str, entries: Mapping[str, Any], against: str) -> None:
     rows: list[list[str]] = []
     speeds: dict[str, dict[str, float]] = {}  # over torch, by shape and kind
     variable: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    reach: defaultdict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
     spent: defaultdict[str, list[Mapping[str, float]]] = defaultdict(list)
     for shape, entry in entries.items():
         times = entry["times"]
@@ -305,6 +311,7 @@ def show(name: str, entries: Mapping[str, Any], against: str) -> None:
                 continue
             ratios = [ratio_interval(reference, times[label]).estimate for label in labels]
             speeds[shape][kind] = statistics.fmean(ratios)
+            reach[kind][shape] = speeds[shape][kind] - min(ratios), max(ratios) - speeds[shape][kind]
             variable[kind][shape] = (max(ratios) - min(ratios)) / max(ratios)
             spent[kind] += [entry["efforts"][label] for label in labels]
             row.append(f"{speeds[shape][kind]:.3f} ({variable[kind][shape]:.1%})")
@@ -339,6 +346,32 @@ def show(name: str, entries: Mapping[str, Any], against: str) -> None:
     )
     if means:
         print(bars(name, "Speed over torch (cuBLAS, cuDNN; no TF32)", "geometric mean", list(groups), means))
+        heights = {kind: [speeds[shape].get(kind, 0.0) for shape in speeds] for kind in means}
+        ranges = {kind: list(zip(*(reach[kind].get(shape, (0, 0)) for shape in speeds), strict=True)) for kind in means}
+        title = "Speed over torch, mean of the runs; from the slowest to the fastest (Figures 6, 11 to 13)"
+        print(bars(f"{name}_shapes", title, "speed", list(speeds), heights, ranges))
+    show_curves(entries)
+
+
+def show_curves(entries: Mapping[str, Any]) -> None:
+    """Prints by trials how far the runs are from the best of all (Figure 2): the slowest, their mean, the fastest."""
+    rows = []
+    for shape, entry in entries.items():
+        curves: defaultdict[str, list[Sequence[Sequence[float]]]] = defaultdict(list)
+        for label, effort in entry["efforts"].items():
+            if worked := [at for at in effort.get("curve", ()) if at[2] is not None]:
+                curves[label.partition(" #")[0]].append(worked)
+        best = min((at[2] for runs in curves.values() for run in runs for at in run), default=math.nan)
+        for kind, runs in curves.items():
+            row = [shape, kind]
+            for trials in _TRIALS:
+                reached = [min((at[2] for at in run if at[0] <= trials), default=math.inf) for run in runs]
+                shares = [best / seconds for seconds in reached]
+                row.append(f"{min(shares):.2f} {statistics.fmean(shares):.2f} {max(shares):.2f}")
+            rows.append(row)
+    if rows:
+        title = "Speed over that of the best of all runs, after so many trials: slowest, mean, fastest (Figure 2)"
+        table(["", "", *map(str, _TRIALS)], rows, title)
 
 
 def _mean(ratios: Sequence[float]) -> float:

@@ -78,3 +78,15 @@ def test_speeds_are_means_of_runs_over_torch_and_ansor(
     # Speeds of 2 and 4, whose mean is 3; they differ by half of the faster one.
     assert any(line.split()[:1] == ["DS"] and "3.000 / 3.000, 50.0%" in line for line in lines)
     assert any(line.split()[:1] == ["Ansor"] and "1.000 / 1.000, 0.0%" in line for line in lines)
+
+
+def test_runs_are_compared_by_trials(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    efforts = {
+        "Ansor #0": {"curve": [[60, 1.0, None], [100, 2.0, 4.0], [300, 3.0, 1.0]]},
+        "Ansor #1": {"curve": [[100, 2.0, 2.0]]},
+        "MetaSchedule #0": {"seconds": 1.0},
+    }
+    script.show_curves({"M0": {"efforts": efforts}})
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["M0"]]
+    nothing, one, both = "0.00 0.00 0.00", "0.25 0.38 0.50", "0.50 0.75 1.00"
+    assert " ".join(row.split()[1:]) == f"Ansor {nothing} {one} {one} {both} {both}"
