@@ -39,10 +39,11 @@ def test_random_points_are_scheduled_or_refused_as_autotvm_refuses_them(script: 
         except script.InstantiationError:
             refused += 1
     assert 0 < refused < 10
-    for changes, message in [
+    cases: list[tuple[dict[str, object], str]] = [
         ({"tile_f": (1, 1, 128, 1)}, "1 x 1 x 128 threads"),
         ({"tile_f": (1, 1, 1, 128), "tile_rc": (1, 64), "tile_ry": (1, 3)}, "bytes of shared memory"),
-    ]:
+    ]
+    for changes, message in cases:
         with pytest.raises(script.InstantiationError, match=message):
             script.direct_cuda.apply(workload, target, {**space.config(space.origin), **changes})
 
