@@ -75,6 +75,7 @@ def test_tensor_cores_in_half_precision() -> None:
 
 PIPELINE = operators.matmul(64, 64, 96, dtype="float16")
 LANES = "((((int)threadIdx.x) >> 4) * 8)));"
+WAIT = "tvm_builtin_ptx_cp_async_wait_group_async_wait_group"
 TILES: dict[str, Any] = {"rows": (2, 2, 1), "columns": (1, 2, 2), "steps": (6, 1), "stages": 3}
 
 
@@ -87,8 +88,8 @@ def test_copies_beside_products_of_whole_warps() -> None:
 @pytest.mark.parametrize(
     ("find", "put"),
     [
-        ("host_wait(2);", ""),
-        ("host_wait(2);", "host_wait(3);"),
+        (f"{WAIT}_2();", ""),
+        ("wait_group 2;", "wait_group 3;"),
         ("__syncthreads();", ""),
         ("+ 0))[1])", "+ 0))[2])"),
     ],
@@ -102,9 +103,9 @@ def test_a_wrong_pipeline_has_a_wrong_answer(find: str, put: str) -> None:
 @pytest.mark.parametrize(
     ("find", "put", "fault"),
     [
-        ("host_wait(0);", "", "host fault: copies that nobody waits for"),
-        ("(buf_dyn_shmem_ptr, (", "(buf_dyn_shmem_ptr, 4 + (", "host fault: an address is not aligned"),
-        (f"* 24) + {LANES}", f"* 20) + {LANES}", "host fault: an address is not aligned"),
+        (f"{WAIT}_0();", "", "host fault: copies that nobody waits for"),
+        ("(buf_dyn_shmem_ptr, (", "(buf_dyn_shmem_ptr, 4 + (", "host fault: an address in shared memory is not aligned"),
+        (f"* 24) + {LANES}", f"* 20) + {LANES}", "host fault: an address in shared memory is not aligned"),
     ],
     ids=["the last wait", "a copy", "rows with another padding"],
 )
@@ -113,12 +114,12 @@ def test_a_fault_of_a_pipeline_is_named(find: str, put: str, fault: str) -> None
 
 
 def test_a_race_between_a_copy_and_its_readers_is_found() -> None:
-    waits = "host_wait(2);\n    __syncthreads();"
-    assert "data race" in run(PIPELINE, "thread", waits, "host_wait(2);", **TILES).complaints
+    waits = f"{WAIT}_2();\n    __syncthreads();"
+    assert "data race" in run(PIPELINE, "thread", waits, f"{WAIT}_2();", **TILES).complaints
 
 
 def test_a_copy_beyond_shared_memory_is_found() -> None:
-    find, put = "(buf_dyn_shmem_ptr, (", "(buf_dyn_shmem_ptr, 5760 + ("  # as many elements are there
+    find, put = "(buf_dyn_shmem_ptr, (", "(buf_dyn_shmem_ptr, 4992 + ("  # of 5760 elements; a copy has 1536
     assert run(PIPELINE, "address", find, put, **TILES).complaints == ("global-buffer-overflow on address",)
 
 

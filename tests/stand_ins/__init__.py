@@ -11,6 +11,7 @@ cuda_driver.py       the driver of NVIDIA's GPUs
 onnxruntime_cuda.py  onnxruntime's CUDA provider on the memory of that driver's GPUs
 torch_on_cuda.py     tensors of torch in the memory of that driver's GPUs
 cuda_on_host.py      CUDA source on the cores of this machine
+inline_ptx.py        its inline PTX as calls of what a header has
 emulated_tiles.py    the tile instructions of AMX as loops
 memory_sectors.py    what the warps of a GPU move from and to its memory
 cpus.py              CPUs by their names

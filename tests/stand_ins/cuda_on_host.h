@@ -4,21 +4,27 @@
 // shared memory, and with -fsanitize=address to find accesses out of bounds. Checked here:
 //   __syncthreads   all threads of a block are at the same line
 //   shuffles        a lane is in its own mask; all lanes of the mask come, with the same mask; the source is in the mask
-//   cp.async        addresses are aligned; what is not waited for is NaN; nothing is left when the kernel ends
-//   ldmatrix, mma   all lanes come; addresses are aligned; each lane has the elements that PTX gives it
+//   inline PTX      see ptx_on_host.h
 // Not modelled: blocks run one after the other, so races between blocks are not found; warps do not run in lockstep.
 #pragma once
+#include <errno.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <math.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #define __global__
@@ -47,8 +53,70 @@ constexpr int host_patience = 60;  // seconds that a thread waits for the others
 inline int host_thread() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
 inline int host_threads() { return blockDim.x * blockDim.y * blockDim.z; }
 
+// --------------------------------------------------------------------------------------------------------------- warps
+struct host_lane { unsigned at[8]; };  // registers
+struct host_warp {
+  unsigned locked = 0, mask = 0, arrived = 0, at_barrier = 0, generation = 0;
+  int line = 0;
+  host_lane lanes[2][32];  // of this exchange, and of the one before, which a lane may still read
+};
+inline host_warp host_warps[32];
+
+inline unsigned host_live_lanes() {
+  int rest = host_threads() - host_thread() / 32 * 32;
+  return rest >= 32 ? 0xffffffffu : (1u << rest) - 1;
+}
+inline unsigned __activemask() { return host_live_lanes(); }
+inline int host_lane_id() { return host_thread() % 32; }
+
+__attribute__((noinline, no_sanitize("thread")))
+inline void host_lock(host_warp& warp) {
+  while (__atomic_exchange_n(&warp.locked, 1, __ATOMIC_ACQUIRE)) sched_yield();
+}
+__attribute__((noinline, no_sanitize("thread")))
+inline void host_unlock(host_warp& warp) { __atomic_store_n(&warp.locked, 0, __ATOMIC_RELEASE); }
+
+// What the lanes of a mask bring, once all of them are here. It orders no accesses to memory, as on a GPU: that is why
+// ThreadSanitizer must not see it.
+__attribute__((noinline, no_sanitize("thread")))
+inline const host_lane* host_exchange(unsigned mask, const host_lane& bring, int line) {
+  host_warp& warp = host_warps[host_thread() / 32];
+  const unsigned lane = host_lane_id();
+  if (!(mask >> lane & 1)) host_fault("a lane is not in its own mask", line);
+  host_lock(warp);
+  if (warp.arrived == 0) warp.mask = mask, warp.line = line;
+  if (warp.mask != mask || warp.line != line) host_fault("lanes of a warp do not work together", line);
+  if (mask & warp.at_barrier) host_fault("not all lanes of a warp come", line);
+  const unsigned mine = warp.generation;
+  warp.lanes[mine % 2][lane] = bring;
+  warp.arrived |= 1u << lane;
+  const bool complete = warp.arrived == mask;
+  if (complete) {
+    warp.arrived = 0;
+    __atomic_store_n(&warp.generation, mine + 1, __ATOMIC_RELEASE);
+  }
+  host_unlock(warp);
+  if (complete) syscall(SYS_futex, &warp.generation, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  const timespec patience = {host_patience, 0};
+  while (__atomic_load_n(&warp.generation, __ATOMIC_ACQUIRE) == mine)
+    if (syscall(SYS_futex, &warp.generation, FUTEX_WAIT_PRIVATE, mine, &patience, nullptr, 0) && errno == ETIMEDOUT)
+      host_fault("not all lanes of a warp come", line);
+  return warp.lanes[mine % 2];
+}
+
+// The lane waits for all threads of the block, so none of its warp may wait for it.
+__attribute__((noinline, no_sanitize("thread")))
+inline void host_enter_barrier() {
+  host_warp& warp = host_warps[host_thread() / 32];
+  host_lock(warp);
+  warp.at_barrier |= 1u << host_lane_id();
+  if (warp.arrived && warp.mask & warp.at_barrier) host_fault("not all lanes of a warp come", warp.line);
+  host_unlock(warp);
+}
+
 // All threads of a block meet here. Each must come from the same line.
 inline void host_barrier(int line) {
+  host_enter_barrier();
   static std::mutex mutex;
   static std::condition_variable all_here;
   static int arrived = 0, expected = 0;
@@ -59,6 +127,7 @@ inline void host_barrier(int line) {
   if (++arrived == host_threads()) {
     arrived = 0;
     ++generation;
+    for (host_warp& warp : host_warps) warp.at_barrier = 0;
     all_here.notify_all();
     return;
   }
@@ -68,72 +137,46 @@ inline void host_barrier(int line) {
 }
 #define __syncthreads() host_barrier(__LINE__)
 
-// --------------------------------------------------------------------------------------------------------------- warps
-struct host_words { uint64_t at[3]; };  // what a lane brings
-struct host_warp {
-  std::mutex mutex;
-  std::condition_variable all_here;
-  unsigned mask = 0, arrived = 0, generation = 0;
-  int line = 0;
-  host_words incoming[32], values[2][32];
-};
-inline host_warp host_warps[32];
-
-inline unsigned host_live_lanes() {
-  int rest = host_threads() - host_thread() / 32 * 32;
-  return rest >= 32 ? 0xffffffffu : (1u << rest) - 1;
-}
-inline unsigned __activemask() { return host_live_lanes(); }
-
-// What the lanes of a mask bring, once all of them are here.
-inline const host_words* host_exchange(unsigned mask, host_words words, int line) {
+#ifdef __SANITIZE_THREAD__
+extern "C" void __tsan_acquire(void*);
+extern "C" void __tsan_release(void*);
+#else
+inline void __tsan_acquire(void*) {}
+inline void __tsan_release(void*) {}
+#endif
+inline void host_sync_warp(int line) {
   host_warp& warp = host_warps[host_thread() / 32];
-  unsigned lane = host_thread() % 32;
-  std::unique_lock<std::mutex> lock(warp.mutex);
-  if (!(mask >> lane & 1)) host_fault("a lane is not in its own mask", line);
-  if (warp.arrived == 0) warp.mask = mask, warp.line = line;
-  if (warp.mask != mask || warp.line != line) host_fault("lanes of a warp do not shuffle together", line);
-  warp.incoming[lane] = words;
-  warp.arrived |= 1u << lane;
-  unsigned mine = warp.generation;
-  if (warp.arrived == mask) {
-    memcpy(warp.values[mine % 2], warp.incoming, sizeof warp.incoming);
-    warp.arrived = 0;
-    ++warp.generation;
-    warp.all_here.notify_all();
-  } else if (!warp.all_here.wait_for(lock, std::chrono::seconds(host_patience), [&] { return warp.generation != mine; })) {
-    host_fault("not all lanes of a mask reach a shuffle", line);
-  }
-  return warp.values[mine % 2];
+  __tsan_release(&warp);
+  host_exchange(host_live_lanes(), {}, line);
+  __tsan_acquire(&warp);
 }
 
 template <typename T>
 inline T host_shuffle(unsigned mask, T value, int source, int line) {
-  static_assert(sizeof(T) <= sizeof(uint64_t), "a shuffled value has at most 8 bytes");
-  uint64_t bits = 0;
-  memcpy(&bits, &value, sizeof value);
-  const host_words* values = host_exchange(mask, {bits}, line);
+  static_assert(sizeof(T) <= sizeof(host_lane), "a lane has no more registers");
+  host_lane bring = {};
+  memcpy(&bring, &value, sizeof value);
+  const host_lane* lanes = host_exchange(mask, bring, line);
   if (!(mask >> source & 1)) memset(&value, 0xff, sizeof value);  // undefined on a GPU; NaN here
-  else memcpy(&value, &values[source].at[0], sizeof value);
+  else memcpy(&value, &lanes[source], sizeof value);
   return value;
 }
-inline int host_lane() { return host_thread() % 32; }
 template <typename T>
 inline T host_shuffle_down(unsigned mask, T value, int delta, int width, int line) {
-  int lane = host_lane(), inside = lane % width;
+  int lane = host_lane_id(), inside = lane % width;
   return host_shuffle(mask, value, inside + delta < width ? lane + delta : lane, line);
 }
 template <typename T>
 inline T host_shuffle_up(unsigned mask, T value, int delta, int width, int line) {
-  int lane = host_lane(), inside = lane % width;
+  int lane = host_lane_id(), inside = lane % width;
   return host_shuffle(mask, value, inside >= delta ? lane - delta : lane, line);
 }
 #define __shfl_sync(mask, value, source, width) \
-  host_shuffle(mask, value, host_lane() / (width) * (width) + (source) % (width), __LINE__)
+  host_shuffle(mask, value, host_lane_id() / (width) * (width) + (source) % (width), __LINE__)
 #define __shfl_down_sync(mask, value, delta, width) host_shuffle_down(mask, value, delta, width, __LINE__)
 #define __shfl_up_sync(mask, value, delta, width) host_shuffle_up(mask, value, delta, width, __LINE__)
-#define __shfl_xor_sync(mask, value, bits, width) host_shuffle(mask, value, host_lane() ^ (bits), __LINE__)
-#define __syncwarp(...) (void)host_exchange(host_live_lanes(), {}, __LINE__)
+#define __shfl_xor_sync(mask, value, bits, width) host_shuffle(mask, value, host_lane_id() ^ (bits), __LINE__)
+#define __syncwarp(...) host_sync_warp(__LINE__)
 
 // ------------------------------------------------------------------------------------------------------- types, numbers
 typedef unsigned int uint;
@@ -196,7 +239,7 @@ inline void fill_fragment(fragment<Use, m, n, k, T, L>& to, V value) {
 }
 template <typename Use, int m, int n, int k, typename T, typename L, typename P>
 inline void load_matrix_sync(fragment<Use, m, n, k, T, L>& to, const P* from, unsigned stride, layout_t layout) {
-  (void)host_exchange(host_live_lanes(), {}, __LINE__);
+  host_exchange(host_live_lanes(), {}, __LINE__);
   for (int i = 0; i < 16; ++i)
     for (int j = 0; j < 16; ++j)
       to.at[i][j] = (float)(layout == mem_col_major ? from[j * stride + i] : from[i * stride + j]);
@@ -208,11 +251,11 @@ inline void load_matrix_sync(fragment<Use, m, n, k, T, L>& to, const P* from, un
 // Lane l stores every 32nd element, so that each element is stored once.
 template <int m, int n, int k, typename T, typename L, typename P>
 inline void store_matrix_sync(P* to, const fragment<accumulator, m, n, k, T, L>& from, unsigned stride, layout_t layout) {
-  for (int e = host_lane(); e < 256; e += 32) {
+  for (int e = host_lane_id(); e < 256; e += 32) {
     int i = e / 16, j = e % 16;
     to[layout == mem_col_major ? j * stride + i : i * stride + j] = (P)from.at[i][j];
   }
-  (void)host_exchange(host_live_lanes(), {}, __LINE__);
+  host_exchange(host_live_lanes(), {}, __LINE__);
 }
 template <typename D, typename A, typename B, typename C>
 inline void mma_sync(D& d, const A& a, const B& b, const C& c) {
@@ -226,104 +269,7 @@ inline void mma_sync(D& d, const A& a, const B& b, const C& c) {
 }  // namespace wmma
 }  // namespace nvcuda
 
-// ------------------------------------------------------------------------------------ instructions of PTX, by their names
-// Copies to shared memory on their own: what is copied is there once its group is waited for, and NaN until then.
-struct host_copy { char* to; const char* from; int bytes; };
-inline thread_local std::vector<std::vector<host_copy>> host_copies{1};  // by group; the last one is not committed yet
-
-inline void host_aligned(const void* address, int bytes, int line) {
-  if ((uintptr_t)address % bytes) host_fault("an address is not aligned", line);
-}
-template <int bytes, int item_to, int item_from>
-inline void host_copy_async(void* to, int at, const void* from, int from_at, int line) {
-  host_copy copy{(char*)to + at * item_to, (const char*)from + from_at * item_from, bytes};
-  host_aligned(copy.to, bytes, line);
-  host_aligned(copy.from, bytes, line);
-  memset(copy.to, 0xff, bytes);
-  host_copies.back().push_back(copy);
-}
-inline void host_commit() { host_copies.emplace_back(); }
-inline void host_wait(size_t groups) {
-  for (; host_copies.size() > groups + 1; host_copies.erase(host_copies.begin()))
-    for (const host_copy& copy : host_copies.front()) memcpy(copy.to, copy.from, copy.bytes);
-}
-#define __cvta_generic_to_shared(address) (uintptr_t)(address)
-
-// Matrices of 8 rows of 16 bytes, whose addresses the lanes have: a lane gets two elements of each.
-template <int count, bool transposed>
-inline void host_load_matrices(unsigned** to, uintptr_t address, int line) {
-  host_aligned((void*)address, 16, line);
-  const host_words* rows = host_exchange(0xffffffffu, {address}, line);
-  int lane = host_lane();
-  for (int matrix = 0; matrix < count; ++matrix) {
-    uint16_t pair[2];
-    for (int i = 0; i < 2; ++i) {
-      int row = transposed ? lane % 4 * 2 + i : lane / 4, column = transposed ? lane / 4 : lane % 4 * 2 + i;
-      pair[i] = ((const uint16_t*)rows[matrix * 8 + row].at[0])[column];
-    }
-    memcpy(to[matrix], pair, 4);
-  }
-}
-#define HOST_LOAD_4(name, transposed)                                                                            \
-  inline void name(int line, unsigned& a, unsigned& b, unsigned& c, unsigned& d, uintptr_t address) {             \
-    unsigned* to[] = {&a, &b, &c, &d};                                                                            \
-    host_load_matrices<4, transposed>(to, address, line);                                                         \
-  }
-HOST_LOAD_4(ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16, false)
-HOST_LOAD_4(ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16, true)
-#undef HOST_LOAD_4
-
-// A product of 16 x k and k x 8. Lane l has rows l / 4 and l / 4 + 8 of the first operand and of the sums, and column
-// l / 4 of the second one. A register has `packed` neighbouring elements along k.
-template <int packed, typename Sum, typename Element>
-inline void host_mma(int line, Sum** sums, const unsigned* a, const unsigned* b, const Sum* start, Element element) {
-  host_words mine;
-  memcpy(mine.at, a, 16), memcpy(&mine.at[2], b, 8);
-  const host_words* lanes = host_exchange(0xffffffffu, mine, line);
-  int lane = host_lane();
-  auto at = [&](int of, int word, int position) { return element(((const unsigned*)lanes[of].at)[word], position); };
-  for (int i = 0; i < 4; ++i) {
-    int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-    Sum sum = start[i];
-    for (int k = 0; k < 8 * packed; ++k) {
-      int half = k / (4 * packed), holder = k % (4 * packed) / packed, position = k % packed;
-      sum += (Sum)at(row % 8 * 4 + holder, row / 8 + half * 2, position) * (Sum)at(column * 4 + holder, 4 + half, position);
-    }
-    *sums[i] = sum;
-  }
-}
-inline float host_half_of(unsigned word, int position) {
-  uint16_t bits = word >> 16 * position;
-  half value;
-  memcpy(&value, &bits, 2);
-  return (float)value;
-}
-inline float host_bfloat16_of(unsigned word, int position) {
-  unsigned bits = word >> 16 * position << 16;
-  float value;
-  memcpy(&value, &bits, 4);
-  return value;
-}
-inline float host_tf32_of(unsigned word, int) {
-  unsigned bits = word & 0xffffe000u;
-  float value;
-  memcpy(&value, &bits, 4);
-  return value;
-}
-inline int host_byte_of(unsigned word, int position) { return (int8_t)(word >> 8 * position); }
-#define HOST_MMA(name, packed, type, element)                                                                        \
-  inline void name(int line, type& d0, type& d1, type& d2, type& d3, unsigned a0, unsigned a1, unsigned a2,            \
-                   unsigned a3, unsigned b0, unsigned b1, type c0, type c1, type c2, type c3) {                        \
-    type* sums[] = {&d0, &d1, &d2, &d3};                                                                             \
-    const unsigned a[] = {a0, a1, a2, a3}, b[] = {b0, b1};                                                           \
-    const type start[] = {c0, c1, c2, c3};                                                                           \
-    host_mma<packed>(line, sums, a, b, start, element);                                                              \
-  }
-HOST_MMA(ptx_mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, 2, float, host_half_of)
-HOST_MMA(ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, 2, float, host_bfloat16_of)
-HOST_MMA(ptx_mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32, 1, float, host_tf32_of)
-HOST_MMA(ptx_mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32, 4, int, host_byte_of)
-#undef HOST_MMA
+#include "ptx_on_host.h"
 
 // ------------------------------------------------------------------------------------------------------------ launching
 // Executes a kernel: each thread goes through all blocks, and waits for the others of its block after each.
@@ -342,7 +288,7 @@ inline void host_launch(host_dim3 grid, host_dim3 block, Kernel kernel, long mos
             const long at = count == all ? n : n * (all - 1) / (count > 1 ? count - 1 : 1);
             blockIdx = {int(at % grid.x), int(at / grid.x % grid.y), int(at / grid.x / grid.y)};
             kernel();
-            if (host_copies.size() > 1 || !host_copies[0].empty()) host_fault("copies that nobody waits for", 0);
+            if (!host_copies.empty()) host_fault("copies that nobody waits for", 0);
             host_barrier(-1);  // shared memory is the next block's from here on
           }
         });

@@ -1,9 +1,8 @@
 """Executes the generated CUDA source on this machine's cores: g++ compiles it with a header of ours.
 
-`cuda_on_host.h` has the threads of a block, barriers, shuffles of a warp, half precision, the fragments of tensor
-cores, and the instructions of PTX that TVM writes as assembly. It says what it does not model. ThreadSanitizer finds
-data races of a block, AddressSanitizer accesses out of bounds. So this covers what OpenCL cannot show, in the very
-source that `nvcc` would get.
+`cuda_on_host.h` has the threads of a block, barriers, shuffles of a warp, half precision and the fragments of tensor
+cores, and says what it does not model. ThreadSanitizer finds data races of a block, AddressSanitizer accesses out of
+bounds. So this covers what OpenCL cannot show, in the very source that `nvcc` would get.
 """
 
 from __future__ import annotations
@@ -17,12 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tvm.tirx import PrimFunc
 
+from stand_ins.inline_ptx import without_asm
 from stand_ins.opencl_execution import Execution
 from stormdrop.codegen.cuda import cuda_source
 from stormdrop.codegen.gpu_lowering import KernelLaunch, argument_bytes, launches_of, lower_for_gpu
@@ -44,16 +45,6 @@ _OPTIONS = ("-std=c++20", "-O1", "-g", "-fno-strict-aliasing", "-pthread", "-w")
 _SECONDS = 600.0  # of compiling one kernel, at most
 _ANY = "struct host_any { void* data; template <typename T> operator T*() const { return (T*)data; } };"
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\)')
-_ASSEMBLY = re.compile(r'__asm__ __volatile__\((?P<template>\s*(?:"[^"]*"\s*)+)(?P<operands>:.*?)\);', re.DOTALL)
-_CALLS = (  # of functions that TVM defines before the kernels
-    (re.compile(r"unsigned int addr = "), "uintptr_t addr = "),
-    (re.compile(r"tvm_builtin_ptx_cp_async_commit_group_\w+\(\)"), "host_commit()"),
-    (re.compile(r"tvm_builtin_ptx_cp_async_wait_group_\w+?_(\d+)\(\)"), r"host_wait(\1)"),
-    (
-        re.compile(r"ptx_cp_async_legacy_c[ag]_(\d+)_(\d+)_(\d+)\((.*)\);"),
-        r"host_copy_async<\1, \2, \3>(\4, __LINE__);",
-    ),
-)
 _SHARED_AT_LAUNCH = re.compile(r"extern __shared__ ([^\[]*)\[\];")
 _MOST_SHARED = 227 << 10  # bytes that a block can ask for
 _KINDS = re.compile(r"(?:WARNING|ERROR): (?:Thread|Address)Sanitizer: ([\w-]+(?: [a-z]+)*)|(host fault: [^(]+)")
@@ -84,13 +75,9 @@ def execute_on_host(
         For each sanitizer the outputs, and what it or the header complained of.
 
     Raises:
-        MeasureError: There is no g++, or it does not compile the source.
+        MeasureError: There is no g++, or it does not compile the source, or this has inline PTX that is not known.
     """
-    compiler = shutil.which("g++")
-    if compiler is None:
-        raise MeasureError("there is no g++ on the PATH")
     host, kernels = lower_for_gpu(function, device.tvm())
-    launches, sizes = launches_of(host, kernels), argument_bytes(kernels)
     names = [str(buffer.name) for buffer in function.params]
     given = dict(zip(names, inputs, strict=False))
     outputs = {
@@ -98,11 +85,47 @@ def execute_on_host(
         for name, buffer in zip(names, function.params, strict=True)
         if name not in given
     }
-    arrays = {**given, **outputs}
-    sizes |= {name: array.nbytes for name, array in arrays.items()}
+    source = edit(_without_cuda(cuda_source(function, device)))
+    launches, sizes = launches_of(host, kernels), argument_bytes(kernels)
+    return execute_source_on_host(source, launches, given, outputs, sanitizers, sizes, blocks, seconds)
+
+
+def execute_source_on_host(
+    source: str,
+    launches: Sequence[KernelLaunch],
+    inputs: Mapping[str, Array],
+    outputs: Mapping[str, Array],
+    sanitizers: Sequence[str] = ("",),
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    blocks: int | None = None,
+    seconds: float = 600.0,
+) -> tuple[Execution, ...]:
+    """Executes CUDA source on this machine's cores, once for each sanitizer.
+
+    Args:
+        source: The source that TVM generates.
+        launches: How its kernels are launched, with the names of arrays as arguments.
+        inputs: The arrays by name.
+        outputs: What the outputs are before, by name.
+        sanitizers: Of `SANITIZERS`; an empty name is for none. They work side by side.
+        sizes: The bytes of other arrays, which one kernel writes and another reads.
+        blocks: The most blocks of the last kernel that are executed, as for `execute_on_host`.
+        seconds: The most that an execution may take.
+
+    Returns:
+        For each sanitizer the outputs, and what it or the header complained of.
+
+    Raises:
+        MeasureError: There is no g++, or it does not compile the source, or this has inline PTX that is not known.
+    """
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise MeasureError("there is no g++ on the PATH")
+    arrays = {**inputs, **outputs}
+    every = {**sizes, **{name: array.nbytes for name, array in arrays.items()}}
+    main = _main(launches, every, outputs, inputs, blocks)
     shared = max(launch.shared for launch in launches)
-    source = edit(_without_cuda(cuda_source(function, device), shared))
-    program = f'#include "{_HEADER.name}"\n{source}\n{_main(launches, sizes, outputs, given, blocks)}'
+    program = f'#include "{_HEADER.name}"\n{_for_host(source, shared)}\n{main}'
     headers = [_compiled_header(compiler, sanitizer) for sanitizer in sanitizers]
     with ThreadPoolExecutor() as pool:
         return tuple(
@@ -118,7 +141,7 @@ def library_of(source: str, folder: Path) -> Path:
         folder: Where the library is put.
 
     Raises:
-        MeasureError: There is no g++, or it does not compile the source.
+        MeasureError: There is no g++, or it does not compile the source, or this has inline PTX that is not known.
     """
     compiler = shutil.which("g++")
     if compiler is None:
@@ -127,7 +150,7 @@ def library_of(source: str, folder: Path) -> Path:
     listed = "".join(f"{name} {count}\\n" for name, count in kernels.items())
     lines = [
         f'#include "{_HEADER.name}"',
-        _without_cuda(source),
+        _for_host(source),
         _ANY,
         f'extern "C" {{ const char* host_kernels = "{listed}";',
     ]
@@ -199,41 +222,28 @@ def _execute(
         return Execution(tuple(results), "", tuple(sorted(found)))
 
 
-def _without_cuda(source: str, shared: int = _MOST_SHARED) -> str:
-    """The kernels without the headers and definitions that TVM puts before them, which the header replaces.
+def _for_host(source: str, shared: int = _MOST_SHARED) -> str:
+    """What g++ compiles instead of a CUDA source.
 
     Args:
-        source: What TVM generates.
+        source: The CUDA source.
         shared: Bytes of shared memory that a launch asks for.
     """
-    kernels = source[source.find('extern "C" __global__') :]
-    kernels = _SHARED_AT_LAUNCH.sub(rf"static \1[{shared}];", kernels)
-    for pattern, call in _CALLS:
-        kernels = pattern.sub(call, kernels)
-    return _ASSEMBLY.sub(_called, kernels)
+    return without_asm(_SHARED_AT_LAUNCH.sub(rf"static \1[{shared}];", _without_cuda(source)))
 
 
-def _called(statement: re.Match[str]) -> str:
-    """A statement of assembly as the call of a function of the header, which is named after the instruction."""
-    template, operands = statement["template"], statement["operands"]
-    instruction = re.match(r"[\w.]+", "".join(re.findall(r'"([^"]*)"', template)))
-    assert instruction is not None, template
-    values = [_in_parentheses(operands, found.end() - 1) for found in re.finditer(r'"[=+]?[rf]"\(', operands)]
-    return f"ptx_{instruction[0].replace('.', '_')}(__LINE__, {', '.join(values)});"
-
-
-def _in_parentheses(text: str, begin: int) -> str:
-    """The part of a text from one parenthesis to that which closes it."""
-    depth = 0
-    for position in range(begin, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[position], 0)
-        if depth == 0:
-            return text[begin : position + 1]
-    raise ValueError(f"a parenthesis is not closed: {text[begin:]}")
+def _without_cuda(source: str) -> str:
+    """The kernels and their functions, without the headers and definitions before them, which the header replaces."""
+    before, kernel, rest = source.partition('extern "C" __global__')
+    return before.rpartition("#endif\n")[2] + kernel + rest
 
 
 def _main(
-    launches: Sequence[KernelLaunch], sizes: dict[str, int], outputs: dict[str, Array], given: Any, blocks: int | None
+    launches: Sequence[KernelLaunch],
+    sizes: Mapping[str, int],
+    outputs: Mapping[str, Array],
+    given: Mapping[str, Array],
+    blocks: int | None,
 ) -> str:
     """A program that reads the arguments, launches the kernels, and writes the outputs."""
     lines = [_ANY, "int main() {"]
