@@ -119,7 +119,7 @@ def test_a_race_between_a_copy_and_its_readers_is_found() -> None:
 
 
 def test_a_copy_beyond_shared_memory_is_found() -> None:
-    find, put = "(buf_dyn_shmem_ptr, (", "(buf_dyn_shmem_ptr, 4992 + ("  # of 5760 elements; a copy has 1536
+    find, put = "(buf_dyn_shmem_ptr, (", "(buf_dyn_shmem_ptr, 5632 + ("  # of 5760 elements
     assert run(PIPELINE, "address", find, put, **TILES).complaints == ("global-buffer-overflow on address",)
 
 
