@@ -65,7 +65,7 @@ def multiply(source: str, dtype: str, out: str, sanitizers: tuple[str, ...], tra
         ("float16", "float32", True, M),
         ("float16", "float16", False, M),
         ("int8", "int32", False, M),
-        ("int8", "int32", True, ROWS),
+        ("int8", "int32", True, M),
     ],
 )
 def test_pipelined_products(dtype: str, out: str, transposed: bool, rows: int) -> None:

@@ -23,16 +23,15 @@ inline void host_set(T& to, unsigned bits) {
 }
 
 // ------------------------------------------------------------------------------------- addresses of shared memory
-// Shared memory is static, so that 32 bits hold how far from here it is.
-alignas(16) static char host_shared_origin[16];
+// Shared memory is static: it lies between these symbols of the linker, and 32 bits hold how far from the first one.
+extern "C" __attribute__((visibility("hidden"))) char __bss_start[], _end[];
 
 inline unsigned __cvta_generic_to_shared(const void* address) {
-  const ptrdiff_t distance = (const char*)address - host_shared_origin;
-  if (distance != (int)distance) host_fault("an address is not in shared memory", __LINE__);
-  return (unsigned)distance;
+  if (address < __bss_start || address >= _end) host_fault("an address is not in shared memory", __LINE__);
+  return (const char*)address - __bss_start;
 }
 inline char* host_shared(unsigned address, unsigned alignment, int line) {
-  char* pointer = host_shared_origin + (int)address;
+  char* pointer = __bss_start + address;
   if ((uintptr_t)pointer % alignment) host_fault("an address in shared memory is not aligned", line);
   return pointer;
 }
