@@ -76,6 +76,7 @@ def test_tensor_cores_in_half_precision() -> None:
 PIPELINE = operators.matmul(64, 64, 96, dtype="float16")
 LANES = "((((int)threadIdx.x) >> 4) * 8)));"
 WAIT = "tvm_builtin_ptx_cp_async_wait_group_async_wait_group"
+NOT_ALIGNED = "host fault: an address in shared memory is not aligned"
 TILES: dict[str, Any] = {"rows": (2, 2, 1), "columns": (1, 2, 2), "steps": (6, 1), "stages": 3}
 
 
@@ -104,8 +105,8 @@ def test_a_wrong_pipeline_has_a_wrong_answer(find: str, put: str) -> None:
     ("find", "put", "fault"),
     [
         (f"{WAIT}_0();", "", "host fault: copies that nobody waits for"),
-        ("(buf_dyn_shmem_ptr, (", "(buf_dyn_shmem_ptr, 4 + (", "host fault: an address in shared memory is not aligned"),
-        (f"* 24) + {LANES}", f"* 20) + {LANES}", "host fault: an address in shared memory is not aligned"),
+        ("(buf_dyn_shmem_ptr, (", "(buf_dyn_shmem_ptr, 4 + (", NOT_ALIGNED),
+        (f"* 24) + {LANES}", f"* 20) + {LANES}", NOT_ALIGNED),
     ],
     ids=["the last wait", "a copy", "rows with another padding"],
 )
