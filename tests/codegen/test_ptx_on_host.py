@@ -78,10 +78,14 @@ def test_pipelined_products(dtype: str, out: str, transposed: bool, rows: int) -
     [
         pytest.param("", WAIT, "", False, id="no wait"),
         pytest.param("", "wait_group 2;", "wait_group 3;", False, id="a wait for one group too few"),
-        pytest.param("", COMMIT, "", False, id="no commit"),
+        pytest.param("", COMMIT, "", "host fault: copies that nobody waits for", id="no commit"),
         pytest.param("thread", f"{WAIT}\n    __syncthreads();", WAIT, "data race", id="no barrier before reads"),
         pytest.param(
-            "thread", "++k_0_0) {\n", "++k_0_0) {\n#define __syncthreads() host_sync_warp(0)\n", "data race", id="x"
+            "thread",
+            "++k_0_0) {\n",
+            "++k_0_0) {\n#define __syncthreads() host_sync_warp(0)\n",
+            "data race",
+            id="no barrier after reads",
         ),
         pytest.param("", "{%4, %5, %6, %7}", "{%4, %6, %5, %7}", False, id="swapped registers of mma"),
         pytest.param("", "{%0, %1, %2, %3}, [%4]", "{%0, %2, %1, %3}, [%4]", False, id="swapped registers of ldmatrix"),
