@@ -43,19 +43,26 @@ def pipelined() -> str:
     return pipelined_source("float16", "float32", rows=ROWS)
 
 
-def multiply(source: str, dtype: str, out: str, sanitizers: tuple[str, ...], transposed: bool, rows: int) -> bool | str:
-    """Whether the product is right under all sanitizers, or what was complained of."""
+def multiply(
+    source: str,
+    sanitizer: str,
+    dtype: str = "float16",
+    out: str = "float32",
+    transposed: bool = False,
+    rows: int = ROWS,
+) -> tuple[bool | str, int]:
+    """Whether the product is right, or what was complained of; and the conflicts of banks."""
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 5, shape).astype(dtype) for shape in ((rows, K), (K, N)))
     expected = np.zeros((M, N))
     expected[:rows] = a.astype("f8") @ b.astype("f8")
     inputs, outputs = {"A": a, "B": b.T if transposed else b}, {"C": np.full((M, N), UNWRITTEN, out)}
     launch = KernelLaunch("main_kernel", ("A", "B", "C"), (1, 1, 1), (32, 2, 1))
-    executions = execute_source_on_host(source, [launch], inputs, outputs, sanitizers)
-    if complaints := {complaint for execution in executions for complaint in execution.complaints}:
-        return ", ".join(sorted(complaints))
-    assert not any(execution.error for execution in executions)
-    return all(np.array_equal(execution.outputs[0], expected) for execution in executions)
+    (execution,) = execute_source_on_host(source, [launch], inputs, outputs, (sanitizer,))
+    if execution.complaints:
+        return ", ".join(execution.complaints), 0
+    assert not execution.error
+    return np.array_equal(execution.outputs[0], expected), execution.bank_conflicts
 
 
 @pytest.mark.parametrize(
@@ -70,7 +77,14 @@ def multiply(source: str, dtype: str, out: str, sanitizers: tuple[str, ...], tra
 )
 def test_pipelined_products(dtype: str, out: str, transposed: bool, rows: int) -> None:
     source = pipelined_source(dtype, out, transposed, rows)
-    assert multiply(source, dtype, out, ("", *SANITIZERS), transposed, rows) is True
+    for sanitizer in SANITIZERS:
+        assert multiply(source, sanitizer, dtype, out, transposed, rows) == (True, 0)
+
+
+def test_conflicts_of_banks_without_padding() -> None:
+    """Rows of 64 bytes: four of the eight rows of a matrix lie in the same banks."""
+    matrices = 2 * K // 16 * (4 + 8)  # of two warps, for A and B
+    assert multiply(pipelined().replace("* 40", "* 32").replace("* 320", "* 256"), "") == (True, 3 * matrices)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +122,7 @@ def test_pipelined_products(dtype: str, out: str, transposed: bool, rows: int) -
 def test_faults_are_found(sanitizer: str, old: str, new: str, found: bool | str) -> None:
     assert old in pipelined()
     faulty = pipelined().replace(old, new)
-    assert multiply(faulty, "float16", "float32", (sanitizer,), False, ROWS) == found
+    assert multiply(faulty, sanitizer)[0] == found
 
 
 FRAGMENTS: dict[tuple[int, int], tuple[Place, Place]] = {

@@ -42,6 +42,7 @@ UNWRITTEN = 77
 
 _HEADER = Path(__file__).with_name("cuda_on_host.h")
 _OPTIONS = ("-std=c++20", "-O1", "-g", "-fno-strict-aliasing", "-pthread", "-w")
+_CONFLICTS = "bank conflicts"  # a file
 _SECONDS = 600.0  # of compiling one kernel, at most
 _ANY = "struct host_any { void* data; template <typename T> operator T*() const { return (T*)data; } };"
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\)')
@@ -219,7 +220,8 @@ def _execute(
         results = (
             np.fromfile(folder / f"{name}.out", arrays[name].dtype).reshape(arrays[name].shape) for name in outputs
         )
-        return Execution(tuple(results), "", tuple(sorted(found)))
+        conflicts = int(np.fromfile(folder / _CONFLICTS, np.int64)[0])
+        return Execution(tuple(results), "", tuple(sorted(found)), conflicts)
 
 
 def _for_host(source: str, shared: int = _MOST_SHARED) -> str:
@@ -256,4 +258,5 @@ def _main(
         most = f", {blocks}" if blocks is not None and launch is launches[-1] else ""
         lines.append(f"  host_launch({{{grid}}}, {{{block}}}, [=] {{ {call}; }}{most});")
     lines += [f'  host_write("{name}.out", {name}.data, {sizes[name]});' for name in outputs]
+    lines.append(f'  long conflicts = host_bank_conflicts; host_write("{_CONFLICTS}", &conflicts, sizeof conflicts);')
     return "\n".join([*lines, "}"])

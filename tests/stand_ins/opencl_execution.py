@@ -51,11 +51,14 @@ class Execution:
         outputs: The outputs; empty if it failed.
         error: One line if it failed; empty otherwise.
         complaints: What Oclgrind complained of, each kind once.
+        bank_conflicts: How many more passes over the banks of shared memory `ldmatrix` took than it read matrices. Only
+            the execution of CUDA source counts them.
     """
 
     outputs: tuple[Array, ...]
     error: str
     complaints: tuple[str, ...]
+    bank_conflicts: int = 0
 
 
 @dataclass(frozen=True)

@@ -95,12 +95,25 @@ inline void host_mma(unsigned (&d)[4 / D::each], const unsigned (&a)[k / (2 * A:
   }
 }
 
+// How many passes beyond one the matrices took: a pass reads all 32 banks of 4 bytes, and a row lies in four of them.
+inline std::atomic<long> host_bank_conflicts{0};
+inline void host_count_conflicts(const host_lane* rows) {
+  int most = 1, in_banks[8] = {};
+  for (int row = 0; row < 8; ++row) {
+    bool is_new = true;
+    for (int other = 0; other < row; ++other) is_new &= rows[other].at[0] != rows[row].at[0];
+    if (is_new) most = max(most, ++in_banks[rows[row].at[0] / 16 % 8]);
+  }
+  host_bank_conflicts.fetch_add(most - 1, std::memory_order_relaxed);
+}
+
 // Matrices of 8 rows of 16 bytes. Lanes 8 * m to 8 * m + 7 give the addresses of the rows of matrix m.
 template <int count, bool transposed>
 inline void host_ldmatrix(unsigned (&to)[count], unsigned address, int line) {
   const int lane = host_lane_id(), quarter = lane % 4;
   if (lane < 8 * count) host_shared(address, 16, line);
   const host_lane* rows = host_exchange(host_whole_warp(line), {{address}}, line);
+  if (lane < count) host_count_conflicts(rows + 8 * lane);
   for (int m = 0; m < count; ++m) {
     uint16_t pair[2];
     for (int i = 0; i < 2; ++i) {
