@@ -151,11 +151,11 @@ def held(matrix: Array, place: Place) -> Array:
     return np.array(rows, matrix.dtype).view(np.uint32)
 
 
-def one_warp(statements: str, inputs: dict[str, Array], size: int, sanitizer: str = "") -> Execution:
+def one_warp(statements: str, inputs: dict[str, Array], size: int, sanitizer: str = "", lanes: int = 32) -> Execution:
     """What one warp writes to the words `out`, `size` of them."""
     parameters = ", ".join(f"unsigned* {name}" for name in (*inputs, "out"))
     source = f'extern "C" __global__ void one_warp({parameters}) {{ int lane = threadIdx.x; {statements} }}'
-    launch = KernelLaunch("one_warp", (*inputs, "out"), (1, 1, 1), (32, 1, 1))
+    launch = KernelLaunch("one_warp", (*inputs, "out"), (1, 1, 1), (lanes, 1, 1))
     outputs = {"out": np.full(size, UNWRITTEN, np.uint32)}
     (execution,) = execute_source_on_host(source, [launch], inputs, outputs, (sanitizer,))
     return execution
@@ -254,6 +254,34 @@ def test_wrong_copies_are_found(old: str, new: str, found: str) -> None:
     assert old in COPY_8
     execution = one_warp(COPY_8.replace(old, new), {"in": np.zeros(66, np.uint32)}, 64)
     assert execution.complaints == (f"host fault: {found}",)
+
+
+@pytest.mark.parametrize(("size", "store"), [(4, ".u32 [%0], {%4}"), (8, ".v2.u32 [%0], {%4, %4}")])
+def test_a_copy_with_a_predicate(size: int, store: str) -> None:
+    words = np.arange(1, 65, dtype=np.uint32)
+    execution = one_warp(
+        "__shared__ alignas(16) unsigned words[64]; words[2 * lane + 1] = 9;"
+        "unsigned to = __cvta_generic_to_shared(words + 2 * lane);\n"
+        f"""asm volatile("{{\\n" " .reg .pred p;\\n" " setp.eq.u32 p, %3, 1;\\n"
+        " @p cp.async.ca.shared.global [%0], [%1], %2;\\n" " @!p st.shared{store};\\n" "}}\\n"
+        :: "r"(to), "l"(in + 2 * lane), "n"({size}), "r"(lane % 2), "r"(0));"""
+        '\nasm volatile("cp.async.wait_all;" ::);'
+        "out[2 * lane] = words[2 * lane]; out[2 * lane + 1] = words[2 * lane + 1];",
+        {"in": words},
+        64,
+    )
+    expected = np.where(np.arange(64) // 2 % 2 == 1, words, 0)
+    if size == 4:
+        expected[1::2] = 9
+    assert not execution.complaints
+    np.testing.assert_array_equal(execution.outputs[0], expected)
+
+
+def test_a_warp_that_is_not_whole_is_found() -> None:
+    statement = 'asm("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(out[lane]) : "r"(to));'
+    to = "__shared__ alignas(16) unsigned words[128]; unsigned to = __cvta_generic_to_shared(words + 4 * lane);"
+    execution = one_warp(f"{to}\n{statement}", {}, 16, lanes=16)
+    assert execution.complaints == ("host fault: a warp has less than 32 lanes",)
 
 
 def test_the_lanes_of_a_warp_are_not_ordered_by_ldmatrix() -> None:

@@ -5,7 +5,8 @@
 //   __syncthreads   all threads of a block are at the same line
 //   shuffles        a lane is in its own mask; all lanes of the mask come, with the same mask; the source is in the mask
 //   inline PTX      see ptx_on_host.h
-// Not modelled: blocks run one after the other, so races between blocks are not found; warps do not run in lockstep.
+// Not modelled: blocks run one after the other, so races between blocks are not found; warps do not run in lockstep;
+// shared memory whose size the launch gives.
 #pragma once
 #include <errno.h>
 #include <limits.h>

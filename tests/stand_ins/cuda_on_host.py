@@ -1,8 +1,9 @@
 """Executes the generated CUDA source on this machine's cores: g++ compiles it with a header of ours.
 
 `cuda_on_host.h` has the threads of a block, barriers, shuffles of a warp, half precision and the fragments of tensor
-cores, and says what it does not model. ThreadSanitizer finds data races of a block, AddressSanitizer accesses out of
-bounds. So this covers what OpenCL cannot show, in the very source that `nvcc` would get.
+cores, `ptx_on_host.h` the instructions that `inline_ptx` knows; they say what they do not model. ThreadSanitizer finds
+data races of a block, AddressSanitizer accesses out of bounds. So this covers what OpenCL cannot show, in the very
+source that `nvcc` would get.
 """
 
 from __future__ import annotations
