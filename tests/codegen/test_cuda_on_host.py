@@ -121,7 +121,7 @@ def test_a_race_between_a_copy_and_its_readers_is_found() -> None:
 
 def test_a_copy_beyond_shared_memory_is_found() -> None:
     find, put = "(buf_dyn_shmem_ptr, (", "(buf_dyn_shmem_ptr, 5632 + ("  # of 5760 elements
-    assert run(PIPELINE, "address", find, put, **TILES).complaints == ("global-buffer-overflow on address",)
+    assert "global-buffer-overflow on address" in run(PIPELINE, "address", find, put, **TILES).complaints
 
 
 def test_bfloat16_is_staged_as_its_bits() -> None:
