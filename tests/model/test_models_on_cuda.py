@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -106,6 +107,28 @@ def test_layers_in_float16(driver: CudaDriver, tmp_path: Path) -> None:
     for ours, right in zip(model.run(feeds).values(), expected(source, feeds), strict=True):
         error = float(np.abs(ours - right).max() / np.abs(right).max())
         assert 1e-5 < error < 4e-3, "in float16, and no worse than that"
+
+
+@pytest.mark.parametrize(("precision", "error"), [("fp16", 4e-3), ("bf16", 3e-2)])
+def test_layers_on_tensor_cores(precision: str, error: float, driver: RecordingDriver, tmp_path: Path) -> None:
+    """Verified elsewhere with plain loops, and run by the instructions of a warp."""
+    rng, tensors, nodes = np.random.default_rng(0), [], []
+    for layer in range(3):
+        weight = rng.standard_normal((64, 64)).astype("f4") / 8
+        tensors.append(onnx.numpy_helper.from_array(weight, f"w{layer}"))
+        nodes.append(onnx.helper.make_node("MatMul", [f"x{layer}", f"w{layer}"], [f"product{layer}"]))
+        nodes.append(onnx.helper.make_node("Relu", [f"product{layer}"], [f"x{layer + 1}"]))
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [32, 64]) for name in ("x0", "x3"))
+    graph = onnx.helper.make_graph(nodes, "layers", [x], [y], tensors)
+    source = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    a100 = sd.parse_machine("cuda/a100")
+    sd.compile_model(source, target=a100, fresh=True, precision=precision, out=tmp_path / "low.sd")
+    launches = json.loads((tmp_path / "low.sd" / "device.json").read_text())["kernels"].values()
+    assert any(launch[-1] for kernel in launches for launch in kernel["launches"]), "one asks for shared memory"
+    model = runtime_model.load(tmp_path / "low.sd")
+    feeds = drawn(model)
+    (right,), (ours,) = expected(source, feeds), model.run(feeds).values()
+    assert 1e-5 < float(np.abs(ours - right).max() / np.abs(right).max()) < error
 
 
 def test_a_model_beyond_the_range_of_float16_is_refused(driver: CudaDriver) -> None:

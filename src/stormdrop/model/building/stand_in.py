@@ -62,9 +62,10 @@ class StandIn:
             ModelError: It cannot be compiled for what executes it here.
         """
         plain = plain_schedules(self._gpu)
+        form = _serial if isinstance(self._machine, Cpu) else _without_units
+        variants = {index: form(variant) for index, variant in variants.items()}
+        place = None if place is None else _places(form, place)
         if isinstance(self._machine, Cpu):
-            variants = {index: _serial(variant) for index, variant in variants.items()}
-            place = None if place is None else _serial_places(place)
             plain = partial(_serial_plain, plain)
         return build(graph, variants, self._machine, place=place, library=self._library, plain=plain)
 
@@ -97,12 +98,17 @@ def _with_limits(device: OpenCl, gpu: Gpu) -> OpenCl:
     return replace(device, threads_per_block=gpu.threads_per_block, shared_per_block=gpu.shared_per_block)
 
 
+def _without_units(variant: Variant) -> Variant:
+    """The variant with plain loops in place of tensor cores."""
+    return replace(variant, main=variant.anywhere, plain=None)
+
+
 def _serial(variant: Variant) -> Variant:
     return replace(variant, main=with_serial_loops(variant.anywhere), plain=None)
 
 
-def _serial_places(place: PlacedVariant) -> PlacedVariant:
-    return lambda index, where: _serial(place(index, where))
+def _places(form: Callable[[Variant], Variant], place: PlacedVariant) -> PlacedVariant:
+    return lambda index, where: form(place(index, where))
 
 
 def _serial_plain(plain: Callable[[tirx.PrimFunc], Fallback], function: tirx.PrimFunc) -> Any:

@@ -84,7 +84,7 @@ class GpuMma:
 
 
 def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = True) -> PrimFunc:
-    """The schedule at a configuration; if not `tensorized`, plain loops do what a warp does at once."""
+    """The schedule at a configuration; if not `tensorized`, plain loops do what a warp does, one step at a time."""
     matmul = find_matmul(workload)
     schedule = Schedule(tvm.IRModule({"main": matmul.fused.graph.function()}), debug_mask=0)
     block, output = _with_sums_in_registers(schedule, matmul, "warp" if tensorized else "local")
@@ -102,14 +102,16 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
     schedule.reverse_compute_at(output, warps)
     loaded = []
     for position in range(2):
-        staged = schedule.cache_read(block, position, _SHARED, [block])  # what follows may read it as well
+        staged = schedule.cache_read(
+            block, position, _SHARED if tensorized else "shared", [block]
+        )  # what follows may read it as well
         schedule.compute_at(staged, k0)
         share_among_threads(schedule, staged, 3, config["rows"][1] * config["columns"][1], _VECTOR)
         schedule.storage_align(staged, 0, -2, SIDE, _PADDING)
         loaded.append(schedule.cache_read(block, position, "warp" if tensorized else "local"))
         schedule.compute_at(loaded[-1], k1)
     initial = schedule.decompose_reduction(block, k0)
-    if config["stages"] > 1:
+    if tensorized and config["stages"] > 1:
         schedule.annotate(k0, "software_pipeline_stage", [0, 0, config["stages"] - 1])
         schedule.annotate(k0, "software_pipeline_order", [0, 1, 2])
         schedule.annotate(k0, "software_pipeline_async_stages", [0])
