@@ -71,7 +71,8 @@ def compiled(path: Path, gpu: Gpu) -> dict[str, Any]:
         for launch in code[symbol].launches:
             needs = resources[launch.entry]
             blocks, threads = (x * y * z for x, y, z in (launch.groups, launch.items))
-            launches.append(CompiledLaunch(blocks, threads, needs.registers, needs.shared, needs.spilled))
+            shared = needs.shared + launch.shared
+            launches.append(CompiledLaunch(blocks, threads, needs.registers, shared, needs.spilled))
         work = _work(workload, None if task is None else task.task)
         choice = PLAIN if index is None else builder.winners.get(index, PLAIN)
         seconds = predicted_seconds(launches, *work, gpu, _independent(workload, choice, gpu))

@@ -211,6 +211,12 @@ inline half __float2half_rn(float value) { return (half)value; }
 inline half __float2half(float value) { return (half)value; }
 inline float __half2float(half value) { return (float)value; }
 inline half2 __halves2half2(half x, half y) { return {x, y}; }
+inline unsigned __pack_half2(half x, half y) {
+  half pair[] = {x, y};
+  unsigned word;
+  memcpy(&word, pair, 4);
+  return word;
+}
 template <typename A, typename B> inline auto max(A a, B b) { return a > b ? a : b; }
 template <typename A, typename B> inline auto min(A a, B b) { return a < b ? a : b; }
 inline float __expf(float x) { return expf(x); }

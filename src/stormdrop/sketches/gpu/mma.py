@@ -13,7 +13,8 @@
 
 `stages` parts are on their way or in use at a time. Rows in shared memory are followed by 16 unused bytes, so that the
 eight rows that `ldmatrix` reads at once are in different banks. Operands are float16 or bfloat16, sums are float32.
-Rows, columns and depth have to be multiples of 16. Other axes, such as that of a batch, are blocks.
+Other axes, such as that of a batch, are blocks. Rows, columns and depth that are no multiples of 16 are filled up with
+zeros in shared memory. If rows of an operand are no multiples of 16 bytes, copies are smaller.
 
 The default is the best of some thousand tilings by `_cost`, which is a rough model and was not measured.
 """
@@ -44,13 +45,13 @@ from .half_matmul import (
     SIDE,
     HalfMatmul,
     find_matmul,
+    in_whole_fragments,
     share_among_threads,
     split_into_fragments,
 )
 from .intrinsics import mma_intrinsics
 from .tiling import shared_bytes
 
-_VECTOR = 8  # elements of a copy to shared memory, which is the most that an instruction copies
 _PADDING = 8  # elements after each row in shared memory
 _STAGES = (1, 2, 3, 4)
 _HALF = 2  # bytes
@@ -85,12 +86,9 @@ class GpuMma:
 
 def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = True) -> PrimFunc:
     """The schedule at a configuration; if not `tensorized`, plain loops do what a warp does, one step at a time."""
-    matmul = find_matmul(workload)
+    matmul = in_whole_fragments(find_matmul(workload))
     schedule = Schedule(tvm.IRModule({"main": matmul.fused.graph.function()}), debug_mask=0)
     block, output = _with_sums_in_registers(schedule, matmul, "warp" if tensorized else "local")
-    if tensorized:
-        schedule.transform_layout(block, ("write", 0), _by_lanes(schedule, block))
-        schedule.transform_block_layout(output, _by_lanes(schedule, output))
     *batch, row, column, depth = schedule.get_loops(block)
     i0, i1, i2, i3 = schedule.split(row, [*config["rows"], SIDE])
     j0, j1, j2, j3 = schedule.split(column, [*config["columns"], SIDE])
@@ -100,16 +98,20 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
     schedule.bind(blocks, "blockIdx.x")
     schedule.bind(warps, "threadIdx.y")
     schedule.reverse_compute_at(output, warps)
+    _write_by_lanes(schedule, output, matmul.written)
+    if tensorized:
+        schedule.transform_layout(block, ("write", 0), _by_lanes(schedule, block))
     loaded = []
     for position in range(2):
-        staged = schedule.cache_read(
-            block, position, _SHARED if tensorized else "shared", [block]
-        )  # what follows may read it as well
+        scope = _SHARED if tensorized else "shared"
+        staged = schedule.cache_read(block, position, scope, [block])  # what follows may read it as well
         schedule.compute_at(staged, k0)
-        share_among_threads(schedule, staged, 3, config["rows"][1] * config["columns"][1], _VECTOR)
+        share_among_threads(schedule, staged, 3, config["rows"][1] * config["columns"][1], matmul.vectors[position])
         schedule.storage_align(staged, 0, -2, SIDE, _PADDING)
         loaded.append(schedule.cache_read(block, position, "warp" if tensorized else "local"))
         schedule.compute_at(loaded[-1], k1)
+    for stage in matmul.fused.producers:
+        schedule.compute_inline(schedule.get_sblock(stage.name))
     initial = schedule.decompose_reduction(block, k0)
     if tensorized and config["stages"] > 1:
         schedule.annotate(k0, "software_pipeline_stage", [0, 0, config["stages"] - 1])
@@ -117,9 +119,6 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
         schedule.annotate(k0, "software_pipeline_async_stages", [0])
     if tensorized:
         names = mma_intrinsics(_SHARED, matmul.dtype, matmul.transposed)
-        *_, lane, elements = schedule.get_loops(output)
-        schedule.bind(lane, "threadIdx.x")
-        schedule.vectorize(schedule.split(elements, [None, 2])[1])
         for load, kind in zip(loaded, ("load_a", "load_b"), strict=True):
             loop = split_into_fragments(schedule, load)
             schedule.transform_layout(load, ("write", 0), _by_lanes(schedule, load))
@@ -136,6 +135,17 @@ def _with_sums_in_registers(schedule: Schedule, matmul: HalfMatmul, scope: str) 
         return block, schedule.cache_write(block, 0, scope)
     schedule.set_scope(block, 0, scope)
     return block, schedule.get_sblock(matmul.fused.epilogue.name)
+
+
+def _write_by_lanes(schedule: Schedule, output: Any, vector: int) -> None:
+    """Has each lane write what it has: of each fragment two neighbours in both halves of rows and of columns."""
+    row, column = schedule.get_loops(output)[-2:]
+    i0, i1, i2 = schedule.split(row, [None, 2, 8])
+    j0, j1, j2, j3 = schedule.split(column, [None, 2, 4, 2])
+    schedule.reorder(i0, j0, i2, j2, j1, i1, j3)
+    schedule.bind(schedule.fuse(i2, j2), "threadIdx.x")
+    if vector > 1:
+        schedule.vectorize(j3)
 
 
 def _by_lanes(schedule: Schedule, block: Any) -> IndexMap:
@@ -158,8 +168,10 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     if not target.asynchronous_copies:
         return None
     try:
-        matmul = find_matmul(workload)
+        matmul = in_whole_fragments(find_matmul(workload))
     except UnsupportedFunction:
+        return None
+    if matmul.fused.axes.read_once:  # each element is used once: it is as fast as memory is
         return None
     knobs = [
         Tile("rows", matmul.rows // SIDE, 3),
