@@ -28,6 +28,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
 from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import IntImm
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, For, ForKind, PrimFunc
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
@@ -90,6 +91,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         loops.InferFragment(),
         loops.LowerThreadAllreduce(),
         loops.InjectPTXAsyncCopy(),
+        function_pass(_with_words, "Words"),
         loops.MergeSharedMemoryAllocations(),
         calls.SplitHostDevice(),
         calls.MakePackedAPI(),
@@ -129,6 +131,18 @@ def _with_scalars_of_warps(function: PrimFunc) -> PrimFunc:
         return prim.Shuffle(scalars, list(range(len(scalars))))
 
     return function.with_body(structural_map(function.body, ((TensorLoad, loaded),)))
+
+
+def _with_words(function: PrimFunc) -> PrimFunc:
+    """A function whose vectors of eight equal integers of 16 bits are made of words; TVM writes them as wrong CUDA."""
+
+    def made_of_words(vector: Any) -> Any:
+        if str(vector.ty.dtype) != "uint16x8" or not isinstance(vector.value, IntImm):
+            return vector
+        word = int(vector.value) | int(vector.value) << 16
+        return tirx.reinterpret("uint16x8", prim.Broadcast(IntImm("uint32", word), 4))
+
+    return function.with_body(structural_map(function.body, ((prim.Broadcast, made_of_words),)))
 
 
 def _with_registers_of_warps(module: Any, _: Any) -> Any:

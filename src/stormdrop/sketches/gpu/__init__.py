@@ -1,9 +1,9 @@
 """Sketches for NVIDIA GPUs, and what a tiling asks of a device before it is compiled.
 
 contraction.py  a sum of products in blocks, threads and registers
-mma.py          a matmul in half precision on tensor cores since sm_80
-tensor_core.py  the same on those before
-half_matmul.py  finds such a matmul
+mma.py          products in half precision on tensor cores since sm_80, convolutions too
+tensor_core.py  products of matrices on those before
+half_matmul.py  a function as such a product of matrices
 transpose.py    what is read along one axis and written along another
 streaming.py    everything else
 limits.py       which tilings a GPU can run, and the default one

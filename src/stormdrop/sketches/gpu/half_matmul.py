@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.prim.expr import FloatImm
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.s_tir import Schedule
+from tvm.sym import Analyzer
 
 from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import multiplied_loads
 from ...ir.dtypes import BFLOAT16, FLOAT16
-from ...ir.expressions import rewrite_loads, variables
+from ...ir.expressions import rewrite_loads, substitute, variables
 from ...ir.kept import kept
-from ...ir.stages import Axis, Stage, StageGraph, intermediate, variable
+from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.gpu import WARP
 from .contraction import FusedContraction, find_fused_contraction
@@ -29,15 +31,16 @@ MOST_FRAGMENTS = 16
 """The most fragments that a warp accumulates, each in 8 registers of a thread."""
 
 _VECTOR = 8  # elements of 16 bytes
-_TILE = 8  # fragments of a block along an axis, which are enough
+_TILES = 8, 8, 4  # fragments of a block along rows and columns, and of a step, which are enough
 
 
 @dataclass(frozen=True, eq=False)
 class HalfMatmul:
-    """A product of matrices of float16 or bfloat16, summed up in float32.
+    """A product of matrices of float16 or bfloat16, summed up in float32, in whole fragments.
 
     Attributes:
-        fused: The function. The axes before the last two of the output are those of batches.
+        fused: The function. The axes of its contraction are those of batches, the rows, the columns and the depth.
+        batches: How many products there are.
         rows: The extent of the last axis but one of the output.
         columns: That of the last one.
         depth: That of the sum.
@@ -45,9 +48,11 @@ class HalfMatmul:
         dtype: The type of both operands.
         vectors: The elements of each operand that are contiguous and aligned in every row, up to 16 bytes.
         written: The elements of the output that are so, up to two.
+        direct: Whether the operands are inputs of the function, as they are.
     """
 
     fused: FusedContraction
+    batches: int
     rows: int
     columns: int
     depth: int
@@ -55,103 +60,200 @@ class HalfMatmul:
     dtype: str
     vectors: tuple[int, int]
     written: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether it is in whole fragments."""
-        return not any(size % SIDE for size in (self.rows, self.columns, self.depth))
+    direct: bool
 
 
 @kept
 def find_matmul(workload: Workload) -> HalfMatmul:
-    """The matmul of a function.
+    """The matmul that a function is, or that its convolution is if a row is a pixel and the depth is a window.
 
     Raises:
         UnsupportedFunction: It is no matmul in half precision.
     """
     fused = find_fused_contraction(workload)
-    loads = multiplied_loads(fused.stage)
-    assert loads is not None
-    types = [str(load.source.dtype) for load in loads]
-    if types not in ([FLOAT16] * 2, [BFLOAT16] * 2) or str(fused.stage.buffer.dtype) != "float32" or fused.producers:
-        raise UnsupportedFunction("no product of float16 or bfloat16 with float32 sums")
-    spatial, reductions, operands = fused.axes.spatial, fused.axes.reductions, fused.axes.operands
-    one_axis_each = all(len(dimension) == 1 for operand in operands for dimension in operand.dimensions)
-    if not one_axis_each or len(reductions) != 1 or len(spatial) < 2:
-        raise UnsupportedFunction("no product of matrices")
-    *batch, (row, rows), (column, columns) = spatial
-    outer, (depth, extent) = [name for name, _ in batch], reductions[0]
-    read = [[dimension[0] for dimension in operand.dimensions] for operand in operands]
-    first, second = [[name for name, factor in dimensions if factor == 1] for dimensions in read]
-    allowed = [[*leading, *matrix] for leading in (outer, []) for matrix in ([depth, column], [column, depth])]
-    if first != [*outer, row, depth] or second not in allowed:
-        raise UnsupportedFunction("the operands are laid out otherwise")
-    transposed = second[-1] == depth
-    vectors = math.gcd(extent, _VECTOR), math.gcd(extent if transposed else columns, _VECTOR)
-    return HalfMatmul(fused, rows, columns, extent, transposed, types[0], vectors, math.gcd(columns, 2))
-
-
-def in_whole_fragments(matmul: HalfMatmul) -> HalfMatmul:
-    """The same matmul with rows, columns and depth in whole fragments: beyond what is there, operands are 0.
-
-    Before:     t[i, j] += x[i, k] * w[j, k];  y[i, j] = f(t[i, j])
-    After:      a[i, k] = x[i, k] if it is there else 0;  b[j, k] = ...;  t[i, j] += a[i, k] * b[j, k], for more i, j, k
-
-    What follows stays over the axes that are there.
-
-    Args:
-        matmul: The matmul.
-    """
-    fused = matmul.fused
-    more = [SIDE * _fragments(extent) for extent in (matmul.rows, matmul.columns, matmul.depth)]
-    if more == [matmul.rows, matmul.columns, matmul.depth]:
-        return matmul
-    stage, graph = fused.stage, fused.graph
-    *batch, row, column = stage.spatial
-    (depth,) = stage.reductions
-    extents = dict(zip((row, column, depth), more, strict=True))
+    stage = fused.stage
     loads = multiplied_loads(stage)
     assert loads is not None
-    producers, elements = [], {}
-    for load in loads:
-        axes = [next(axis for axis in stage.axes if axis.var in variables(index)) for index in load.indices]
-        own = {axis.var: variable(axis.name) for axis in axes}
-        shape = [extents.get(axis, axis.extent) for axis in axes]
-        padded = intermediate(f"padded{len(producers)}", shape, matmul.dtype)
-        indices = tuple(own.values())
-        there = [_within(own[axis.var], axis.extent) for axis in axes if extents.get(axis, axis.extent) != axis.extent]
-        value = load.source[indices]
+    dtypes = {str(load.source.dtype) for load in loads}
+    if dtypes not in ({FLOAT16}, {BFLOAT16}) or str(stage.buffer.dtype) != "float32":
+        raise UnsupportedFunction("no product of float16 or bfloat16 with float32 sums")
+    if tuple(stage.indices) != tuple(axis.var for axis in stage.spatial):
+        raise UnsupportedFunction("the sums are laid out otherwise")
+    parts = _Parts.of(stage, *loads)
+    return _matmul_of(fused, parts, dtypes.pop())
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """The axes of a contraction by what they are in a product of matrices, and its operands."""
+
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    column: Axis
+    depth: tuple[Axis, ...]
+    first: Any
+    second: Any
+
+    @classmethod
+    def of(cls, stage: Stage, *loads: Any) -> _Parts:
+        """Raises `UnsupportedFunction` if the output is not laid out as batches, rows and one axis of columns."""
+        reads = [set().union(*map(variables, load.indices)) for load in loads]
+        *others, column = stage.spatial
+        if sum(column.var in read for read in reads) != 1:
+            raise UnsupportedFunction("the last axis is no axis of columns")
+        second = next(position for position, read in enumerate(reads) if column.var in read)
+        rows = [axis for axis in others if axis.var not in reads[second]]
+        batch = [axis for axis in others if axis.var in reads[second]]
+        if others != [*batch, *rows] or not rows or not all(axis.var in reads[1 - second] for axis in others):
+            raise UnsupportedFunction("no product of matrices")
+        return cls(tuple(batch), tuple(rows), column, stage.reductions, loads[1 - second], loads[second])
+
+    @property
+    def transposed(self) -> bool:
+        return self.column.var not in variables(self.second.indices[-1])
+
+
+def _matmul_of(fused: FusedContraction, parts: _Parts, dtype: str) -> HalfMatmul:
+    """The matmul with one axis of rows, of columns and of depth, in whole fragments; beyond what is there, it reads 0.
+
+    Before:     t[h, w, o] += x[h + u, w + v, c] * f[u, v, c, o];  y[h, w, o] = g(t[h, w, o])
+    After:      a[i, k] = x[i // W + k // (V C), i % W + k // C % V, k % C] if i and k are there else 0
+                b[k, o] = f[k // (V C), k // C % V, k % C, o] if k and o are there else 0
+                t[i, o] += a[i, k] * b[k, o];  y[i // W, i % W, o] = g(t[i, o]), for i and o that are there
+    """
+    stage = fused.stage
+    extents = [math.prod(axis.extent for axis in axes) for axes in (parts.rows, (parts.column,), parts.depth)]
+    whole = [SIDE * _fragments(extent, tile) for extent, tile in zip(extents, _TILES, strict=True)]
+    along = parts.depth[-1] if parts.transposed else parts.column
+    vectors = _contiguous(parts.first, parts.depth[-1]), _contiguous(parts.second, along)
+    batches, after = math.prod(axis.extent for axis in parts.batch), fused.epilogue or _copied(stage)
+    direct = extents == whole and not fused.producers and _reads_as_they_are(parts)
+    if not direct:
+        fused, after = _over_fragments(fused, parts, extents, whole, vectors)
+    pairs = _pairs(after, after.axes[-1])
+    rows, columns, depth = whole
+    return HalfMatmul(fused, batches, rows, columns, depth, parts.transposed, dtype, vectors, pairs, direct)
+
+
+def _over_fragments(
+    fused: FusedContraction, parts: _Parts, extents: Sequence[int], whole: Sequence[int], vectors: tuple[int, int]
+) -> tuple[FusedContraction, Stage]:
+    """The function with one axis of rows, of columns and of depth, and what follows its contraction."""
+    stage, graph = fused.stage, fused.graph
+    batch = [Axis(variable(axis.name), axis.extent) for axis in parts.batch]
+    names = ("row", "column", "depth")
+    axes = [Axis(variable(name), extent, name == "depth") for name, extent in zip(names, whole, strict=True)]
+    former: list[Sequence[Axis]] = [parts.rows, (parts.column,), parts.depth]
+    dtype = str(parts.first.source.dtype)
+    producers, loads = list(fused.producers), []
+    for position, (load, kinds) in enumerate(
+        ((parts.first, (0, 2)), (parts.second, (1, 2) if parts.transposed else (2, 1)))
+    ):
+        read = set().union(*map(variables, load.indices))
+        outer = [(old, new) for old, new in zip(parts.batch, batch, strict=True) if old.var in read]
+        own = [
+            Axis(variable(axis.name), axis.extent) for axis in (*(new for _, new in outer), *(axes[k] for k in kinds))
+        ]
+        values = {old.var: axis.var for (old, _), axis in zip(outer, own, strict=False)}
+        there = []
+        for kind, axis in zip(kinds, own[len(outer) :], strict=True):
+            values |= _parts_of(axis.var, former[kind])
+            if extents[kind] != whole[kind]:
+                there.append(_within(axis.var, extents[kind], vectors[position]))
+        element = load.source[tuple(substitute(index, values) for index in load.indices)]
         if there:
-            value = tirx.if_then_else(tirx.all(*there), value, FloatImm(matmul.dtype, 0.0))
-        stages = tuple(Axis(own[axis.var], extent) for axis, extent in zip(axes, shape, strict=True))
-        producers.append(Stage(padded.name, stages, padded, indices, value))
-        elements[load.source] = padded[tuple(load.indices)]
-    sums = intermediate("sums", [*(axis.extent for axis in batch), *more[:2]], str(stage.buffer.dtype))
-    axes = tuple(replace(axis, extent=extents.get(axis, axis.extent)) for axis in stage.axes)
-    value = rewrite_loads(stage.value, lambda load: elements.get(load.source))
-    product = replace(stage, axes=axes, buffer=sums, value=value)
-    epilogue = fused.epilogue or _copied(stage)
-    read = {stage.buffer: sums}
-    epilogue = replace(epilogue, value=rewrite_loads(epilogue.value, lambda load: _moved(load, read)))
+            element = tirx.if_then_else(tirx.all(*there), element, FloatImm(dtype, 0.0))
+        operand = intermediate(f"operand{position}", [axis.extent for axis in own], dtype)
+        producers.append(Stage(operand.name, tuple(own), operand, tuple(axis.var for axis in own), element))
+        loads.append(operand[tuple(axis.var for axis in (*(new for _, new in outer), *(axes[k] for k in kinds)))])
+    sums = intermediate("sums", [*(axis.extent for axis in batch), *whole[:2]], "float32")
+    product = replace(
+        stage,
+        axes=(*batch, *axes),
+        buffer=sums,
+        indices=tuple(axis.var for axis in (*batch, *axes[:2])),
+        value=prim.Mul(*(prim.Cast("float32", load) for load in loads)),
+    )
+    epilogue = _over_rows(fused.epilogue or _copied(stage), stage, parts, sums, extents)
     graph = StageGraph(graph.parameters, (*producers, product, epilogue))
-    return replace(
-        matmul,
-        fused=replace(fused, graph=graph, stage=product, producers=tuple(producers), epilogue=epilogue),
-        rows=more[0],
-        columns=more[1],
-        depth=more[2],
+    return replace(fused, graph=graph, stage=product, producers=tuple(producers), epilogue=epilogue), epilogue
+
+
+def _over_rows(epilogue: Stage, stage: Stage, parts: _Parts, sums: Any, extents: Sequence[int]) -> Stage:
+    """What follows a contraction, over batches, rows and columns.
+
+    Raises:
+        UnsupportedFunction: It reads other elements of the sums than that which it writes.
+    """
+    own = tuple(axis.var for axis in epilogue.axes)
+    batch = [Axis(variable(axis.name), axis.extent) for axis in parts.batch]
+    row, column = Axis(variable("row"), extents[0]), Axis(variable("column"), extents[1])
+    element = sums[tuple(axis.var for axis in (*batch, row, column))]
+
+    def read(load: Any) -> Any | None:
+        if not load.source.same_as(stage.buffer):
+            return None
+        if tuple(load.indices) != own:
+            raise UnsupportedFunction("what follows reads the sums in another order")
+        return element
+
+    former = dict(zip((axis.var for axis in stage.spatial), own, strict=True))
+    values = {former[old.var]: new.var for old, new in zip(parts.batch, batch, strict=True)}
+    values |= {former[old]: value for old, value in _parts_of(row.var, parts.rows).items()}
+    values[former[parts.column.var]] = column.var
+    return replace(epilogue, value=rewrite_loads(epilogue.value, read)).over([*batch, row, column], values)
+
+
+def _parts_of(index: Any, axes: Sequence[Axis]) -> dict[Any, Any]:
+    """The values of axes, by their variables, from the position in all of them together."""
+    values, inner = {}, math.prod(axis.extent for axis in axes)
+    for position, axis in enumerate(axes):
+        inner //= axis.extent
+        value = index if inner == 1 else index // inner
+        values[axis.var] = value if position == 0 else value % axis.extent
+    return values
+
+
+def _reads_as_they_are(parts: _Parts) -> bool:
+    """Whether the operands are read as [batch, row, depth] and as [depth, column] or [column, depth]."""
+    if len(parts.rows) != 1 or len(parts.depth) != 1:
+        return False
+    batch = [axis.var for axis in parts.batch]
+    (row,), column, (depth,) = parts.rows, parts.column.var, parts.depth
+    matrix = [column, depth.var] if parts.transposed else [depth.var, column]
+    return list(parts.first.indices) == [*batch, row.var, depth.var] and list(parts.second.indices) in (
+        [*batch, *matrix],
+        matrix,
     )
 
 
-def _fragments(extent: int) -> int:
+def _contiguous(load: Any, axis: Axis) -> int:
+    """The elements along an axis that a load reads as one vector wherever it begins, up to 16 bytes."""
+    if not load.indices[-1].same_as(axis.var):
+        return 1
+    return math.gcd(axis.extent, shape_of(load.source)[-1], _VECTOR)
+
+
+def _fragments(extent: int, tile: int) -> int:
     """The fragments along an axis: as many as it needs, or up to an eighth more if these divide into better tiles."""
     needed = -(-extent // SIDE)
-    return max(range(needed, needed * 9 // 8 + 1), key=lambda count: (math.gcd(count, _TILE), -count))
+    return max(range(needed, needed * 9 // 8 + 1), key=lambda count: (math.gcd(count, tile), -count))
 
 
-def _within(index: Any, extent: int) -> Any:
-    """Whether an index is below an extent, in a form that is the same for all elements of a vector if it can be."""
-    return index // _VECTOR < extent // _VECTOR if extent % _VECTOR == 0 else index < extent
+def _pairs(epilogue: Stage, column: Axis) -> int:
+    """2 if a stage can read and write two neighbouring columns as one vector; else 1."""
+    accesses = [(epilogue.buffer, epilogue.indices), *((load.source, load.indices) for load in epilogue.loads())]
+    even = column.extent % 2 == 0
+    for buffer, (*_, last) in ((buffer, indices) for buffer, indices in accesses if indices):
+        if column.var in variables(last):
+            begin = Analyzer().simplify(last - column.var)
+            even &= isinstance(begin, IntImm) and int(begin) % 2 == 0 and shape_of(buffer)[-1] % 2 == 0
+    return 2 if even else 1
+
+
+def _within(index: Any, extent: int, vector: int) -> Any:
+    """Whether an index is below an extent, in a form that is the same for all elements of a vector."""
+    return index < extent if vector == 1 or extent % vector else index // vector < extent // vector
 
 
 def _copied(stage: Stage) -> Stage:
@@ -159,11 +261,6 @@ def _copied(stage: Stage) -> Stage:
     axes = tuple(Axis(variable(axis.name), axis.extent) for axis in stage.spatial)
     indices = tuple(axis.var for axis in axes)
     return Stage("copied", axes, stage.buffer, indices, stage.buffer[indices])
-
-
-def _moved(load: Any, buffers: Mapping[Any, Any]) -> Any | None:
-    """A load from another buffer, where one stands in its place."""
-    return buffers[load.source][tuple(load.indices)] if load.source in buffers else None
 
 
 def share_among_threads(schedule: Schedule, nest: Any, outside: int, warps: int, vector: int) -> None:

@@ -1,4 +1,4 @@
-"""The sketch `gpu_mma`: a matmul of 16-bit floats on tensor cores since sm_80, fed by copies that run beside it.
+"""The sketch `gpu_mma`: products of 16-bit floats on tensor cores since sm_80, fed by copies that run beside them.
 
     for blocks of rows and columns:                                         blockIdx.x
         for warps:                                                          threadIdx.y
@@ -14,7 +14,8 @@
 `stages` parts are on their way or in use at a time. Rows in shared memory are followed by 16 unused bytes, so that the
 eight rows that `ldmatrix` reads at once are in different banks. Operands are float16 or bfloat16, sums are float32.
 Other axes, such as that of a batch, are blocks. Rows, columns and depth that are no multiples of 16 are filled up with
-zeros in shared memory. If rows of an operand are no multiples of 16 bytes, copies are smaller.
+zeros in shared memory. If rows of an operand are no multiples of 16 bytes, copies are smaller. A convolution is such a
+product, too: `half_matmul` says how.
 
 The default is the best of some thousand tilings by `_cost`, which is a rough model and was not measured.
 """
@@ -45,7 +46,6 @@ from .half_matmul import (
     SIDE,
     HalfMatmul,
     find_matmul,
-    in_whole_fragments,
     share_among_threads,
     split_into_fragments,
 )
@@ -86,7 +86,7 @@ class GpuMma:
 
 def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = True) -> PrimFunc:
     """The schedule at a configuration; if not `tensorized`, plain loops do what a warp does, one step at a time."""
-    matmul = in_whole_fragments(find_matmul(workload))
+    matmul = find_matmul(workload)
     schedule = Schedule(tvm.IRModule({"main": matmul.fused.graph.function()}), debug_mask=0)
     block, output = _with_sums_in_registers(schedule, matmul, "warp" if tensorized else "local")
     *batch, row, column, depth = schedule.get_loops(block)
@@ -168,7 +168,7 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     if not target.asynchronous_copies:
         return None
     try:
-        matmul = in_whole_fragments(find_matmul(workload))
+        matmul = find_matmul(workload)
     except UnsupportedFunction:
         return None
     if matmul.fused.axes.read_once:  # each element is used once: it is as fast as memory is
@@ -228,8 +228,7 @@ def _cost(matmul: HalfMatmul, config: Mapping[str, Any], target: Gpu) -> float:
     """
     rows, columns, (steps, depth) = config["rows"], config["columns"], config["steps"]
     warps, fragments = rows[1] * columns[1], rows[2] * columns[2]
-    batches = math.prod(extent for _, extent in matmul.fused.axes.spatial[:-2])
-    rounds = math.ceil(batches * rows[0] * columns[0] / target.multiprocessors)
+    rounds = math.ceil(matmul.batches * rows[0] * columns[0] / target.multiprocessors)
     products = 4.0 * warps * fragments
     shared = _shared_bytes(matmul, (rows, columns, config["steps"]), config["stages"])
     resident = min(rounds, int(target.blocks_per_multiprocessor(warps * WARP, _registers(rows, columns), shared)))

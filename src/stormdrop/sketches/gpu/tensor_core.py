@@ -134,7 +134,7 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
         matmul = find_matmul(workload)
     except UnsupportedFunction:
         return None
-    if not matmul.whole or matmul.dtype != FLOAT16:
+    if not matmul.direct or matmul.dtype != FLOAT16:
         return None
     knobs = [
         Tile("rows", matmul.rows // SIDE, 3),
