@@ -66,6 +66,14 @@ def test_a_removed_guard_is_found() -> None:
     assert execution.complaints == ("heap-buffer-overflow on address",)
 
 
+def test_a_vector_that_is_not_aligned_is_found() -> None:
+    work = operators.elementwise(shape=(16, 32), kind="relu")
+    knobs = {"threads": 32, "vector": 4}
+    assert run(work, "address", **knobs).complaints == ()
+    execution = run(work, "address", "(float4*)(x0_ptr + ", "(float4*)(x0_ptr + 1 + ", **knobs)
+    assert execution.complaints == ("misaligned address",)
+
+
 def test_tensor_cores_in_half_precision() -> None:
     work, t4 = operators.matmul(32, 32, 32, dtype="float16"), GPUS["t4"]
     (sketch, space), *_ = sketches_for(work, t4)

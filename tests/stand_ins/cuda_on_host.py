@@ -43,13 +43,16 @@ UNWRITTEN = 77
 
 _HEADER = Path(__file__).with_name("cuda_on_host.h")
 _OPTIONS = ("-std=c++20", "-O1", "-g", "-fno-strict-aliasing", "-pthread", "-w")
+_ALSO = {"address": ("-fsanitize=alignment", "-fno-sanitize-recover=alignment")}  # of vectors, which a GPU needs
 _CONFLICTS = "bank conflicts"  # a file
 _SECONDS = 600.0  # of compiling one kernel, at most
 _ANY = "struct host_any { void* data; template <typename T> operator T*() const { return (T*)data; } };"
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\)')
 _SHARED_AT_LAUNCH = re.compile(r"extern __shared__ ([^\[]*)\[\];")
 _MOST_SHARED = 227 << 10  # bytes that a block can ask for
-_KINDS = re.compile(r"(?:WARNING|ERROR): (?:Thread|Address)Sanitizer: ([\w-]+(?: [a-z]+)*)|(host fault: [^(]+)")
+_KINDS = re.compile(
+    r"(?:WARNING|ERROR): (?:Thread|Address)Sanitizer: ([\w-]+(?: [a-z]+)*)|(host fault: [^(]+|misaligned address)"
+)
 
 
 def execute_on_host(
@@ -179,7 +182,7 @@ atexit.register(_headers.close)
 
 def _compile(compiler: str, sanitizer: str, folder: Path, *arguments: str) -> None:
     """Raises `MeasureError` with the first error of the compiler."""
-    flags = [f"-fsanitize={sanitizer}"] if sanitizer else []
+    flags = [f"-fsanitize={sanitizer}", *_ALSO.get(sanitizer, ())] if sanitizer else []
     command = [compiler, *_OPTIONS, *flags, *arguments]
     built = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False)
     if built.returncode != 0:

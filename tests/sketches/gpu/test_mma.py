@@ -23,6 +23,7 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.gpu.contraction import GpuContraction
+from stormdrop.sketches.gpu.half_matmul import find_matmul
 from stormdrop.sketches.gpu.mma import GpuMma
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
@@ -136,6 +137,24 @@ def test_large_matmuls_have_large_tiles_that_need_more_shared_memory_than_usual(
     assert config["rows"][1] * config["rows"][2] >= 8 and config["columns"][1] * config["columns"][2] >= 8
     (launch,) = launches(GpuMma().apply(workload, A100, config).main, A100)
     assert launch.shared > A100.shared_per_block
+
+
+def slice_of(begin: int) -> Workload:
+    """A product whose first factor begins within the rows of a matrix."""
+    a, b = te.placeholder((32, 72), "float16", name="a"), te.placeholder((64, 48), "float16", name="b")
+    k = te.reduce_axis((0, 64), name="k")
+    part = te.compute((32, 64), lambda i, j: a[i, begin + j], name="part")
+    y = te.compute(
+        (32, 48),
+        lambda i, j: te.sum(part[i, k].astype("float32") * b[k, j].astype("float32"), axis=k),
+        name="y",
+    )
+    return Workload.create("slice", te.create_prim_func([a, b, y]))
+
+
+@pytest.mark.parametrize(("begin", "vector"), [(0, 8), (3, 1), (4, 4), (6, 2), (8, 8)])
+def test_copies_are_as_wide_as_what_they_copy_is_aligned(begin: int, vector: int) -> None:
+    assert find_matmul(slice_of(begin)).vectors == (vector, 8)
 
 
 @pytest.mark.parametrize(("extent", "padded"), [(1000, 1024), (197, 224), (96, 96), (100, 112), (4096, 4096)])

@@ -1,4 +1,4 @@
-"""Finds the matmul of a function for tensor cores: factors of 16 bits, sums of float32."""
+"""A function as a product of matrices for tensor cores: factors of 16 bits, sums of float32, in whole fragments."""
 
 from __future__ import annotations
 
@@ -125,7 +125,10 @@ def _matmul_of(fused: FusedContraction, parts: _Parts, dtype: str) -> HalfMatmul
     extents = [math.prod(axis.extent for axis in axes) for axes in (parts.rows, (parts.column,), parts.depth)]
     whole = [SIDE * _fragments(extent, tile) for extent, tile in zip(extents, _TILES, strict=True)]
     along = parts.depth[-1] if parts.transposed else parts.column
-    vectors = _contiguous(parts.first, parts.depth[-1]), _contiguous(parts.second, along)
+    vectors = (
+        _contiguous(parts.first, parts.depth[-1], fused.producers),
+        _contiguous(parts.second, along, fused.producers),
+    )
     batches, after = math.prod(axis.extent for axis in parts.batch), fused.epilogue or _copied(stage)
     direct = extents == whole and not fused.producers and _reads_as_they_are(parts)
     if not direct:
@@ -227,11 +230,20 @@ def _reads_as_they_are(parts: _Parts) -> bool:
     )
 
 
-def _contiguous(load: Any, axis: Axis) -> int:
-    """The elements along an axis that a load reads as one vector wherever it begins, up to 16 bytes."""
-    if not load.indices[-1].same_as(axis.var):
+def _contiguous(load: Any, axis: Axis, producers: Sequence[Stage]) -> int:
+    """The elements along an axis that a load reads as one vector wherever it begins, up to 16 bytes.
+
+    If a producer writes what is read, then also those that this reads.
+    """
+    begin = Analyzer().simplify(load.indices[-1] - axis.var)
+    if not isinstance(begin, IntImm):
         return 1
-    return math.gcd(axis.extent, shape_of(load.source)[-1], _VECTOR)
+    width = math.gcd(axis.extent, shape_of(load.source)[-1], int(begin), _VECTOR)
+    for writer in (stage for stage in producers if stage.buffer.same_as(load.source)):
+        for read in writer.loads():
+            if any(writer.axes[-1].var in variables(index) for index in read.indices):
+                width = math.gcd(width, _contiguous(read, writer.axes[-1], producers))
+    return width
 
 
 def _fragments(extent: int, tile: int) -> int:
