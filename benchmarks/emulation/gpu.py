@@ -70,11 +70,19 @@ CASES = (
 )
 """Small cases, since Oclgrind interprets: each operator, with extents that do not divide."""
 
-HALF = "matmul m=32 n=48 k=32 dtype=float16"
+HALVES = (
+    "matmul m=32 n=48 k=32 dtype=float16",
+    "matmul m=24 n=40 k=72 dtype=float16",
+    "matmul m=64 n=64 k=96 dtype=bfloat16",
+    "batch_matmul b=2 m=19 n=23 k=45 dtype=bfloat16",
+    "batch_matmul b=2 m=35 n=34 k=66 transpose_b=1 dtype=float16",
+    "conv2d n=1 h=7 w=7 ci=8 co=16 kh=3 kw=3 pad=1 bias=1 act=relu dtype=bfloat16",
+    "conv2d n=2 h=9 w=9 ci=3 co=10 kh=3 kw=3 stride=2 pad=1 residual=1 dtype=bfloat16",
+)
 """For tensor cores, which only the CUDA source has."""
 
 _HOW = ("pocl", "oclgrind", "host")
-_TOLERANCE = {"float32": 1e-4, "float16": 2e-3}
+_TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
 _BATCH = 8  # executions of a process, after which they are written down
 
 
@@ -92,7 +100,7 @@ def main() -> None:
         for how in options.how.split(","):
             if how not in _HOW:
                 parser.error(f"--how {how}: it is one of {', '.join(_HOW)}")
-            cases = (*CASES, HALF) if how == "host" else CASES
+            cases = (*CASES, *HALVES) if how == "host" else CASES
             for case in (case for case in cases if case.startswith(options.only)):
                 for line in check(case, how, options.points, options.seed, done, options.sources.split(",")):
                     done[key(line)] = campaign.keep(line)

@@ -68,7 +68,7 @@ def test_a_removed_guard_is_found() -> None:
 
 def test_a_vector_that_is_not_aligned_is_found() -> None:
     work = operators.elementwise(shape=(16, 32), kind="relu")
-    knobs = {"threads": 32, "vector": 4}
+    knobs: dict[str, Any] = {"threads": 32, "vector": 4}
     assert run(work, "address", **knobs).complaints == ()
     execution = run(work, "address", "(float4*)(x0_ptr + ", "(float4*)(x0_ptr + 1 + ", **knobs)
     assert execution.complaints == ("misaligned address",)
