@@ -147,15 +147,15 @@ def _with_words(function: PrimFunc) -> PrimFunc:
 
 def _with_registers_of_warps(module: Any, _: Any) -> Any:
     """A module in which each lane has its part of what a warp holds. TVM's pass does one array of a function only."""
-    while any(_holds_a_warp(function) for function in module.functions.values()):
+    for _ in range(max(map(_arrays_of_warps, module.functions.values()), default=0)):
         module = tirx.transform.LowerWarpMemory()(module)
     return module
 
 
-def _holds_a_warp(function: PrimFunc) -> bool:
+def _arrays_of_warps(function: PrimFunc) -> int:
     scopes: list[str] = []
     structural_walk(function.body, (AllocBuffer, lambda node: scopes.append(node.buffer.scope())))
-    return "warp" in scopes
+    return scopes.count("warp")
 
 
 def _unless(option: str, given: Any) -> Any:

@@ -20,7 +20,8 @@ from ..errors import InputError, MeasureError, SpaceError, hint, quoted
 from ..measure.timing import Call, TimingPlan, sample
 from ..records import Store
 from ..space import Categorical, Constraint, Knob, Ordinal, Space
-from .configuration_check import ConfigurationCheck, copy_of
+from .arrays import copy_of
+from .configuration_check import ConfigurationCheck
 from .minimize import minimize
 from .options import DEFAULT_SEARCH, TuneOptions
 from .result import MinimizeResult

@@ -19,7 +19,7 @@ import sys
 import time as clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,17 @@ from ..errors import InputError
 from ..ir.dtypes import is_float, limits
 from ..measure.callable import WrongAnswer
 from ..measure.worker.output_check import difference, fill
+from .arrays import (
+    contents_of,
+    copy_of,
+    dtype_of,
+    is_array,
+    same_bytes,
+    shared_with,
+    strides_of,
+    wait_for_devices,
+    write,
+)
 
 Array = NDArray[Any]
 
@@ -76,7 +87,7 @@ class ConfigurationCheck:
         begin = _perf_counter()
         self._kept, self._tolerance, self._reference = kept, tolerance, reference
         self._public = _public_functions()
-        self._device = _device_wait([array for _, array in _arrays(bound.arguments)])
+        self._device = wait_for_devices([array for _, array in _arrays(bound.arguments)])
         self.wait = synchronize or self._device
         self._bound, self.timed = bound, _Arguments(bound)
         self._decoys: list[Any] = []
@@ -140,7 +151,7 @@ class ConfigurationCheck:
             return f"it returns {', '.join(outputs) or 'nothing'}, not {', '.join(case.outputs) or 'nothing'}"
         for name, expected in case.outputs.items():
             wrong = _kind(name, outputs[name], expected.kind) or self._different(name, outputs[name], expected)
-            shared = _shared(outputs[name], arguments.arrays)
+            shared = shared_with(outputs[name], arguments.arrays)
             if shared - expected.shared:
                 wrong = f"{name} is memory of its argument {min(shared - expected.shared)}"
             if wrong:
@@ -149,7 +160,7 @@ class ConfigurationCheck:
             if after is not None:
                 wrong = self._different(name, array, after)
             else:
-                wrong = "" if _same_bytes(array, before) else f"it changes its argument {name}"
+                wrong = "" if same_bytes(array, before) else f"it changes its argument {name}"
             if wrong:
                 return wrong
         return ""
@@ -157,7 +168,7 @@ class ConfigurationCheck:
     def _different(self, name: str, value: Any, expected: _Expected) -> str:
         if not isinstance(expected.value, np.ndarray):
             return "" if value == expected.value else f"{name} is {value!r}, not {expected.value!r}"
-        return difference(name, _numpy(value), expected.value, expected.tolerance)
+        return difference(name, contents_of(value), expected.value, expected.tolerance)
 
     def _drawn(self, own: list[Array], rng: np.random.Generator, draw: _Draw) -> _Case:
         """A case of other floats: positive ones if both signs make NaN, the caller's in another order if these do.
@@ -180,14 +191,14 @@ class ConfigurationCheck:
         returned = self._reference(*arguments.args, **arguments.kwargs)
         self.wait()
         self._device()
-        floats = [dtype for _, array in arguments.arrays if is_float(dtype := _dtype(array))]
+        floats = [dtype for _, array in arguments.arrays if is_float(dtype := dtype_of(array))]
 
         def expected(value: Any) -> _Expected:
             return _Expected(
-                _numpy(value).copy() if _is_array(value) or isinstance(value, float | complex) else value,
+                contents_of(value).copy() if is_array(value) or isinstance(value, float | complex) else value,
                 _description(value),
-                frozenset(_shared(value, arguments.arrays)),
-                _tolerance([*floats, _dtype(value)], self._tolerance),
+                frozenset(shared_with(value, arguments.arrays)),
+                _tolerance([*floats, dtype_of(value)], self._tolerance),
             )
 
         outputs = {name: expected(value) for name, value in _outputs(returned).items()}
@@ -197,14 +208,14 @@ class ConfigurationCheck:
                     f"autotune: check= compares arrays, numbers and text; {name} is a {output.kind['type']}"
                 )
         after = [
-            None if _same_bytes(array, value) else expected(array)
+            None if same_bytes(array, value) else expected(array)
             for (_, array), value in zip(arguments.arrays, before, strict=True)
         ]
         for index, (name, _) in enumerate(arguments.arrays):
             if (changed := after[index]) is not None and name.partition("[")[0] not in self._kept:
                 before[index] = _other_than(changed.value)
         if not self._decoys:
-            self._decoys = [_poisoned(value) for value in _outputs(returned).values() if _is_array(value)]
+            self._decoys = [_poisoned(value) for value in _outputs(returned).values() if is_array(value)]
         return _Case(before, outputs, after)
 
 
@@ -228,12 +239,12 @@ class _Arguments:
 
     def read(self) -> list[Array]:
         """The contents of all arrays."""
-        return [_numpy(array).copy() for _, array in self.arrays]
+        return [contents_of(array).copy() for _, array in self.arrays]
 
     def write(self, values: Sequence[Array]) -> None:
         """Overwrites all arrays in place."""
         for (_, array), value in zip(self.arrays, values, strict=True):
-            _write(array, value)
+            write(array, value)
 
 
 @dataclass(frozen=True)
@@ -319,7 +330,7 @@ def _outputs(returned: Any, name: str = "the output") -> dict[str, Any]:
 
 def _arrays(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in arguments.items():
-        yield from ((path, leaf) for path, leaf in _outputs(value, name).items() if _is_array(leaf))
+        yield from ((path, leaf) for path, leaf in _outputs(value, name).items() if is_array(leaf))
 
 
 def _mapped(value: Any, copied: Callable[[Any], Any]) -> Any:
@@ -327,7 +338,7 @@ def _mapped(value: Any, copied: Callable[[Any], Any]) -> Any:
         return type(value)(_mapped(part, copied) for part in value)
     if type(value) is dict:
         return {key: _mapped(part, copied) for key, part in value.items()}
-    return copied(value) if _is_array(value) else value
+    return copied(value) if is_array(value) else value
 
 
 def _kind(name: str, value: Any, expected: dict[str, Any]) -> str:
@@ -340,111 +351,23 @@ def _kind(name: str, value: Any, expected: dict[str, Any]) -> str:
 
 def _description(value: Any) -> dict[str, Any]:
     kind = {"type": f"{type(value).__module__}.{type(value).__qualname__}"}
-    if not _is_array(value) or isinstance(value, np.generic):
+    if not is_array(value) or isinstance(value, np.generic):
         return kind
     shape = tuple(value.shape)
-    strides = tuple(stride for stride, extent in zip(_strides(value), shape, strict=True) if extent > 1)
+    strides = tuple(stride for stride, extent in zip(strides_of(value), shape, strict=True) if extent > 1)
     return {
         **kind,
         "shape": shape,
-        "dtype": _dtype(value),
+        "dtype": dtype_of(value),
         "device": str(getattr(value, "device", "")),
         "strides": strides,
     }
 
 
-# What arrays of NumPy, CuPy and torch have in common
-
-
-def _is_array(value: Any) -> TypeGuard[Any]:
-    return hasattr(value, "shape") and hasattr(value, "dtype")
-
-
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _dtype(value: Any) -> str:
-    return str(value.dtype).removeprefix("torch.") if _is_array(value) else np.asarray(value).dtype.name
-
-
-def _numpy(value: Any) -> Array:
-    """The contents of an array, in this machine's memory; bfloat16 of torch as float32."""
-    if _is_tensor(value):
-        tensor = value.detach().cpu()
-        return np.asarray((tensor.float() if _dtype(tensor) == "bfloat16" else tensor).numpy())
-    return np.asarray(value.get() if hasattr(value, "get") else value)
-
-
-def _same_bytes(array: Any, values: Array) -> bool:
-    """Whether an array holds the same bytes, NaNs and signs of zero included."""
-    return _numpy(array).tobytes() == values.tobytes()
-
-
-def copy_of(value: Any) -> Any:
-    """A copy of an array of NumPy, CuPy or torch, on the same device and with its layout."""
-    if _is_tensor(value):
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    return value.copy(order="K") if isinstance(value, np.ndarray) else value.copy()
-
-
-def _write(array: Any, values: Array) -> None:
-    if _is_tensor(array):
-        array.detach().copy_(sys.modules["torch"].from_numpy(values))
-    elif isinstance(array, np.ndarray):
-        array[...] = values
-    else:
-        array.set(np.ascontiguousarray(values, dtype=array.dtype))
-
-
 def _poisoned(value: Any) -> Any:
     copy = copy_of(value)
-    _write(copy, _other_than(_numpy(copy)))
+    write(copy, _other_than(contents_of(copy)))
     return copy
-
-
-def _strides(value: Any) -> tuple[int, ...]:
-    """The distances between elements, in bytes."""
-    if _is_tensor(value):
-        return tuple(stride * value.element_size() for stride in value.stride())
-    return tuple(getattr(value, "strides", ()))
-
-
-def _shared(value: Any, arrays: Sequence[tuple[str, Any]]) -> set[str]:
-    """The names of the arrays that a value shares memory with."""
-    begin, end = _addresses(value)
-    return {name for name, array in arrays if max(begin, _addresses(array)[0]) < min(end, _addresses(array)[1])}
-
-
-def _addresses(value: Any) -> tuple[int, int]:
-    if _is_tensor(value):
-        start, size = value.data_ptr(), value.element_size()
-    elif isinstance(value, np.ndarray):
-        start, size = value.ctypes.data, value.itemsize
-    elif hasattr(value, "data") and hasattr(value.data, "ptr"):
-        start, size = value.data.ptr, value.itemsize
-    else:
-        return 0, 0
-    steps = [(extent - 1) * stride for extent, stride in zip(value.shape, _strides(value), strict=True)]
-    if any(extent == 0 for extent in value.shape):
-        return 0, 0
-    return start + sum(step for step in steps if step < 0), start + sum(step for step in steps if step > 0) + size
-
-
-def _device_wait(arrays: Sequence[Any]) -> Callable[[], object]:
-    """What waits for all that the devices of arrays do, in whatever stream."""
-    waits: list[Callable[[], object]] = []
-    if any(_is_tensor(array) and array.device.type == "cuda" for array in arrays):
-        waits.append(sys.modules["torch"].cuda.synchronize)
-    if any(type(array).__module__.startswith("cupy") for array in arrays):
-        waits.append(sys.modules["cupy"].cuda.runtime.deviceSynchronize)
-
-    def wait() -> None:
-        for each in waits:
-            each()
-
-    return wait
 
 
 def _public_functions() -> dict[str, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -273,6 +273,44 @@ def _copied(stage: Stage) -> Stage:
     axes = tuple(Axis(variable(axis.name), axis.extent) for axis in stage.spatial)
     indices = tuple(axis.var for axis in axes)
     return Stage("copied", axes, stage.buffer, indices, stage.buffer[indices])
+
+
+@dataclass(frozen=True)
+class WarpLoops:
+    """The loops of a tiled matmul that others are computed in, the outermost first.
+
+    Attributes:
+        blocks: The loop over blocks.
+        warps: That over the warps of a block.
+        steps: That over the steps of the depth.
+        fragments: That over the fragments of a step.
+        product: The outermost loop of a product of two fragments.
+    """
+
+    blocks: Any
+    warps: Any
+    steps: Any
+    fragments: Any
+    product: Any
+
+
+def tile_in_warps(schedule: Schedule, block: Any, config: Mapping[str, Any]) -> WarpLoops:
+    """Tiles the products in blocks, warps, steps and fragments, and binds the first two.
+
+    Args:
+        schedule: The schedule.
+        block: The block of the products.
+        config: `rows` and `columns` have three factors (blocks, warps, fragments), `steps` two (steps, fragments).
+    """
+    *batch, row, column, depth = schedule.get_loops(block)
+    i0, i1, i2, i3 = schedule.split(row, [*config["rows"], SIDE])
+    j0, j1, j2, j3 = schedule.split(column, [*config["columns"], SIDE])
+    k0, k1, k2 = schedule.split(depth, [*config["steps"], SIDE])
+    schedule.reorder(*batch, i0, j0, i1, j1, k0, k1, i2, j2, i3, j3, k2)
+    blocks, warps = schedule.fuse(*batch, i0, j0), schedule.fuse(i1, j1)
+    schedule.bind(blocks, "blockIdx.x")
+    schedule.bind(warps, "threadIdx.y")
+    return WarpLoops(blocks, warps, k0, k1, i3)
 
 
 def share_among_threads(schedule: Schedule, nest: Any, outside: int, warps: int, vector: int) -> None:

@@ -48,6 +48,7 @@ from .half_matmul import (
     find_matmul,
     share_among_threads,
     split_into_fragments,
+    tile_in_warps,
 )
 from .intrinsics import mma_intrinsics
 from .tiling import shared_bytes
@@ -89,15 +90,8 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
     matmul = find_matmul(workload)
     schedule = Schedule(tvm.IRModule({"main": matmul.fused.graph.function()}), debug_mask=0)
     block, output = _with_sums_in_registers(schedule, matmul, "warp" if tensorized else "local")
-    *batch, row, column, depth = schedule.get_loops(block)
-    i0, i1, i2, i3 = schedule.split(row, [*config["rows"], SIDE])
-    j0, j1, j2, j3 = schedule.split(column, [*config["columns"], SIDE])
-    k0, k1, k2 = schedule.split(depth, [*config["steps"], SIDE])
-    schedule.reorder(*batch, i0, j0, i1, j1, k0, k1, i2, j2, i3, j3, k2)
-    blocks, warps = schedule.fuse(*batch, i0, j0), schedule.fuse(i1, j1)
-    schedule.bind(blocks, "blockIdx.x")
-    schedule.bind(warps, "threadIdx.y")
-    schedule.reverse_compute_at(output, warps)
+    loops = tile_in_warps(schedule, block, config)
+    schedule.reverse_compute_at(output, loops.warps)
     _write_by_lanes(schedule, output, matmul.written)
     if tensorized:
         schedule.transform_layout(block, ("write", 0), _by_lanes(schedule, block))
@@ -105,25 +99,25 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
     for position in range(2):
         scope = _SHARED if tensorized else "shared"
         staged = schedule.cache_read(block, position, scope, [block])  # what follows may read it as well
-        schedule.compute_at(staged, k0)
+        schedule.compute_at(staged, loops.steps)
         share_among_threads(schedule, staged, 3, config["rows"][1] * config["columns"][1], matmul.vectors[position])
         schedule.storage_align(staged, 0, -2, SIDE, _PADDING)
         loaded.append(schedule.cache_read(block, position, "warp" if tensorized else "local"))
-        schedule.compute_at(loaded[-1], k1)
+        schedule.compute_at(loaded[-1], loops.fragments)
     for stage in matmul.fused.producers:
         schedule.compute_inline(schedule.get_sblock(stage.name))
-    initial = schedule.decompose_reduction(block, k0)
+    initial = schedule.decompose_reduction(block, loops.steps)
     if tensorized and config["stages"] > 1:
-        schedule.annotate(k0, "software_pipeline_stage", [0, 0, config["stages"] - 1])
-        schedule.annotate(k0, "software_pipeline_order", [0, 1, 2])
-        schedule.annotate(k0, "software_pipeline_async_stages", [0])
+        schedule.annotate(loops.steps, "software_pipeline_stage", [0, 0, config["stages"] - 1])
+        schedule.annotate(loops.steps, "software_pipeline_order", [0, 1, 2])
+        schedule.annotate(loops.steps, "software_pipeline_async_stages", [0])
     if tensorized:
         names = mma_intrinsics(_SHARED, matmul.dtype, matmul.transposed)
         for load, kind in zip(loaded, ("load_a", "load_b"), strict=True):
             loop = split_into_fragments(schedule, load)
             schedule.transform_layout(load, ("write", 0), _by_lanes(schedule, load))
             schedule.tensorize(loop, names[kind])
-        schedule.tensorize(i3, names["compute"])
+        schedule.tensorize(loops.product, names["compute"])
         schedule.tensorize(schedule.get_loops(initial)[-2], names["init"])
     return schedule.mod["main"]
 

@@ -44,6 +44,7 @@ from .half_matmul import (
     find_matmul,
     share_among_threads,
     split_into_fragments,
+    tile_in_warps,
 )
 from .intrinsics import cuda_intrinsics
 
@@ -84,34 +85,27 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
         schedule.set_scope(block, 0, _SHARED)
         output = schedule.get_sblock(fused.epilogue.name)
     stored = schedule.cache_write(block, 0, "wmma.accumulator" if tensorized else "local")
-    *batch, row, column, depth = schedule.get_loops(block)
-    i0, i1, i2, i3 = schedule.split(row, [*config["rows"], SIDE])
-    j0, j1, j2, j3 = schedule.split(column, [*config["columns"], SIDE])
-    k0, k1, k2 = schedule.split(depth, [*config["steps"], SIDE])
-    schedule.reorder(*batch, i0, j0, i1, j1, k0, k1, i2, j2, i3, j3, k2)
-    blocks, warps = schedule.fuse(*batch, i0, j0), schedule.fuse(i1, j1)
-    schedule.bind(blocks, "blockIdx.x")
-    schedule.bind(warps, "threadIdx.y")
-    schedule.reverse_compute_at(stored, warps)
-    schedule.reverse_compute_at(output, blocks)
+    loops = tile_in_warps(schedule, block, config)
+    schedule.reverse_compute_at(stored, loops.warps)
+    schedule.reverse_compute_at(output, loops.blocks)
     count = config["rows"][1] * config["columns"][1]
     share_among_threads(schedule, output, 1, count, config["write"])
     loaded = []
     for position, fragment in enumerate(("wmma.matrix_a", "wmma.matrix_b")):
         staged = schedule.cache_read(block, position, _SHARED, [block])  # what follows may read it as well
-        schedule.compute_at(staged, k0)
+        schedule.compute_at(staged, loops.steps)
         share_among_threads(schedule, staged, 3, count, config[f"fetch{position}"])
         if config["padding"]:
             schedule.storage_align(staged, 0, -2, SIDE, config["padding"])
         loaded.append(schedule.cache_read(block, position, fragment if tensorized else "local"))
-        schedule.compute_at(loaded[-1], k1)
-    initial = schedule.decompose_reduction(block, k0)
+        schedule.compute_at(loaded[-1], loops.fragments)
+    initial = schedule.decompose_reduction(block, loops.steps)
     fragments = [split_into_fragments(schedule, nest) for nest in (*loaded, stored)]
     if tensorized:
         names = cuda_intrinsics().get_wmma_intrin_group(_SHARED, _SHARED, "float16", "float32", matmul.transposed)
         for loop, kind in zip(fragments, ("load_a", "load_b", "store"), strict=True):
             schedule.tensorize(loop, names[kind])
-        schedule.tensorize(i3, names["compute"])
+        schedule.tensorize(loops.product, names["compute"])
         schedule.tensorize(schedule.get_loops(initial)[-2], names["init"])
     # Otherwise TVM lets arrays of several types share memory, which its intrinsics then refuse.
     return schedule.mod["main"].with_attr(DISJOINT_SHARED, True)
