@@ -7,8 +7,8 @@ import importlib
 import pytest
 
 _READERS = (
-    *("tuning.tune", "tuning.session", "tuning.request", "tuning.kernel", "tuning.minimize", "tuning.autotune"),
-    *("model.tuning.budget", "compare.search_run"),
+    *("tuning.tune", "tuning.session", "tuning.request", "tuning.kernel", "tuning.minimize"),
+    *("tuning.functions.autotune", "model.tuning.budget", "compare.search_run"),
 )
 
 

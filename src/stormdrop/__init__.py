@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .sketches import rules
     from .sketches.template import template
     from .space import Categorical, Constraint, Ordinal, Space, Split, Tile
-    from .tuning.autotune import autotune
+    from .tuning.functions.autotune import autotune
     from .tuning.minimize import minimize
     from .tuning.result import Progress
     from .tuning.tune import tune
@@ -81,7 +81,7 @@ _HOME = {
     "Split": ".space:Split",
     "Target": ".machine.cpu:Target",
     "Tile": ".space:Tile",
-    "autotune": ".tuning.autotune:autotune",
+    "autotune": ".tuning.functions.autotune:autotune",
     "bench": ".bench.bench:bench",
     "compile_model": ".model:compile_model",
     "load": ".model:load",

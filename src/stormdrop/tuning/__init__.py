@@ -1,9 +1,7 @@
 """Tunes one kernel or one callable.
 
 tune.py, minimize.py     the functions that users call
-autotune.py              the decorator that users call: it tunes a Python function when it is first called
-configuration_check.py   do the configurations of a function compute what they should?
-arrays.py                what arrays of NumPy, CuPy and torch have in common
+functions/               a Python function that is tuned when it is first called
 options.py, duration.py  what users set
 kernel.py                a kernel as something to tune
 request.py               everything that a session needs

@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from types import MethodType, SimpleNamespace
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from ..errors import InputError, MeasureError, SpaceError, hint, quoted
-from ..measure.timing import Call, TimingPlan, sample
-from ..records import Store
-from ..space import Categorical, Constraint, Knob, Ordinal, Space
+from ...errors import InputError, MeasureError, SpaceError, hint, quoted
+from ...measure.timing import Call, TimingPlan, sample
+from ...records import Store
+from ...space import Categorical, Constraint, Knob, Ordinal, Space
+from ..minimize import minimize
+from ..options import DEFAULT_SEARCH, TuneOptions
+from ..result import MinimizeResult
 from .arrays import copy_of
 from .configuration_check import ConfigurationCheck
-from .minimize import minimize
-from .options import DEFAULT_SEARCH, TuneOptions
-from .result import MinimizeResult
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
-from ..ir.dtypes import is_float, limits
-from ..measure.callable import WrongAnswer
-from ..measure.worker.output_check import difference, fill
+from ...errors import InputError
+from ...ir.dtypes import is_float, limits
+from ...measure.callable import WrongAnswer
+from ...measure.worker.output_check import difference, fill
 from .arrays import (
     contents_of,
     copy_of,
