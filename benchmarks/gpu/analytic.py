@@ -4,10 +4,10 @@
 
 The space is that of the CUDA sketch (Listing 1 of the AF-DS paper) for a matmul; it has tens of millions of points. The
 seconds of the model come from the seven features (section 4.1 of the paper) and from how evenly blocks are distributed
-over multiprocessors; see `estimated_seconds` in `stormdrop/sketches/gpu/features.py`. Fetches of single elements, and
-loops that are not unrolled, take 1 to 8% more. The same model picks the origin of the space, so searches that begin
-there (droplet, storm) have an advantage. `--no-origin` takes this advantage from them: the origin is then the first
-point.
+over multiprocessors; see `rough_seconds`. It is not the model that picks default schedules: all tilings are computed
+with it. Fetches of single elements, and loops that are not unrolled, take 1 to 8% more. The same model picks the origin
+of the space, so searches that begin there (droplet, storm) have an advantage. `--no-origin` takes this advantage from
+them: the origin is then the first point.
 
 The optimum is known because all tilings are computed. Searches have their defaults. `gradient` and `evolutionary` run
 with the encodings of the knobs, with the seven features, and with both. With the seven they are Ansor-AF-DS and
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
@@ -38,14 +39,16 @@ from stormdrop.cli.output import table
 from stormdrop.machine.gpu import GPUS, Gpu
 from stormdrop.search import Knowledge, Search, create
 from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction
-from stormdrop.sketches.gpu.features import estimated_seconds
-from stormdrop.sketches.gpu.limits import within_limits
+from stormdrop.sketches.gpu.features import NAMES, analytic_features
+from stormdrop.sketches.gpu.limits import default_tiling, within_limits
 from stormdrop.sketches.gpu.tiling import ContractionAxes, Tilings
 from stormdrop.sketches.knowledge import features as features_of
 from stormdrop.space import Space
 from stormdrop.trial import Candidate, Measurement, Phases, Status, Trial
 
 _NAME = "gpu_analytic"
+_HIDING_WARPS = 64.0  # warps times the root of the independent outputs; as many hide all latencies
+_NOT_HIDDEN = 0.2  # the share of the faster parts' time that the slowest part does not hide
 _NEAR = 1.05
 _FETCH = {1: 1.04, 2: 1.01, 4: 1.0}
 _UNROLL = {0: 1.08, 16: 1.03, 64: 1.01, 512: 1.0, 1024: 1.01}
@@ -94,9 +97,9 @@ def main() -> None:
     workload, device, sketch = SHAPES[options.shape].workload(), GPUS[options.device], GpuContraction()
     space = sketch.space(workload, device)
     assert space is not None
-    if options.no_origin:
-        space = Space(space.name, space.knobs, space.constraints)
     contraction = find_fused_contraction(workload).axes
+    origin = {**space.config(space.origin), **(default_tiling(contraction, device, rough_seconds) or {})}
+    space = Space(space.name, space.knobs, space.constraints, None if options.no_origin else origin)
     known = optimum(space, contraction, device)
     print(f"{options.shape}, {device.name}: {known['tilings']:,} tilings, {known['points']:,} points")
     print(
@@ -144,8 +147,38 @@ def seconds(columns: Mapping[str, Any], contraction: ContractionAxes, device: Gp
     """The seconds of the model for n configurations, which are given as n values of each knob."""
     factors = {name: np.asarray(columns[name], dtype=np.int64) for name, _ in _axes(contraction)}
     other = np.vectorize(_FETCH.get)(columns["fetch0"]) * np.vectorize(_FETCH.get)(columns["fetch1"])
-    expected = estimated_seconds(Tilings(contraction, factors), device)
+    expected = rough_seconds(Tilings(contraction, factors), device)
     return expected * other * np.vectorize(_UNROLL.get)(columns["unroll"])
+
+
+def rough_seconds(tilings: Tilings, device: Gpu) -> NDArray[np.float64]:
+    """A rough model of the time that n tilings take, from the seven features. It is not from the paper.
+
+    The slowest of computing, global memory and shared memory takes its time, the others add a part of theirs. The sum
+    grows if the blocks do not divide evenly among the multiprocessors. It picked default schedules until
+    `stormdrop/sketches/gpu/time_model.py` did.
+
+    Args:
+        tilings: The tilings of one contraction.
+        device: The GPU.
+
+    Returns:
+        Seconds, shape (n,).
+    """
+    columns = dict(zip(NAMES, analytic_features(tilings, device).T, strict=True))
+    operations = tilings.axes.operations
+    hidden = np.minimum(1.0, columns["WLP"] * np.sqrt(columns["ILP"]) / _HIDING_WARPS)
+    compute = operations / device.flops / np.maximum(hidden, 1e-3)
+    memory = operations / columns["OI_Global_Mem"] * tilings.axes.item_bytes / device.bandwidth
+    # In a cycle a multiprocessor moves one word for each thread of a warp, and each lane multiplies and adds once.
+    clock = device.flops / device.multiprocessors / (2 * device.lanes)
+    shared = operations / columns["OI_Shared_Mem"] / (device.multiprocessors * clock)
+    parts = np.stack([compute, memory, shared])
+    slowest = parts.max(axis=0)
+    whole = slowest + _NOT_HIDDEN * (parts.sum(axis=0) - slowest)
+    # Rounds of multiprocessors, not of waves, because WLP already counts that a small grid has few warps on each.
+    rounds = tilings.blocks / device.multiprocessors
+    return np.asarray(whole * np.ceil(rounds) / rounds, dtype=np.float64)
 
 
 def optimum(space: Space, contraction: ContractionAxes, device: Gpu) -> dict[str, Any]:
@@ -165,7 +198,7 @@ def optimum(space: Space, contraction: ContractionAxes, device: Gpu) -> dict[str
         if not inside.any():
             continue
         valid = {name: values[inside] for name, values in factors.items()}
-        times = estimated_seconds(Tilings(contraction, valid), device)
+        times = rough_seconds(Tilings(contraction, valid), device)
         best, tilings = min(best, float(times.min())), tilings + int(inside.sum())
         sample += rng.choice(times, min(20, len(times))).tolist()
     others = len(_FETCH) ** 2 * len(_UNROLL)

@@ -37,15 +37,19 @@ from _common import save
 from stormdrop.cli.output import table
 from stormdrop.machine.cpu import parse_machine
 from stormdrop.machine.gpu import GPUS, Gpu, require_gpu
-from stormdrop.sketches.gpu.features import estimated_seconds
 from stormdrop.sketches.gpu.tiling import ContractionAxes, Operand, Tilings
+from stormdrop.sketches.gpu.time_model import expected_seconds
 
 _EXTENT = 4096
 _DRAWN = (16, 64, 256)
 _TILES = ("MWG", "NWG", "KWG", "MDIMC", "NDIMC", "KWI")
-_OTHERS = ("MDIMA", "NDIMB", "VWM", "VWN")  # how blocks fetch, and vectors: the model does not see them
+_OTHERS = ("MDIMA", "NDIMB", "VWM", "VWN")  # how blocks fetch, and vectors
+PARAMETERS = _TILES + _OTHERS
+"""The parameters of a configuration, in their order."""
+UNROLLED = 1 << 20
+"""Steps: the kernel unrolls all of its loops."""
 _TIE = 1.0001  # what the model expects to take less than this times as long as its choice is the same to it
-_GPUS: Mapping[str, Gpu] = {
+GPUS_OF_CACHES: Mapping[str, Gpu] = {
     "NVIDIA GeForce RTX 2080 Ti": require_gpu(
         parse_machine("cuda/sm_75:multiprocessors=68:clock=1545e6:bandwidth=616e9")
     ),
@@ -62,7 +66,7 @@ Times = Mapping[tuple[int, ...], float]
 
 def main() -> None:
     options = _options()
-    read = list(map(_read, options.files))
+    read = list(map(read_cache, options.files))
     spaces = dict(read)
     if len(spaces) < 2 or len(spaces) < len(read):
         sys.exit(
@@ -70,7 +74,7 @@ def main() -> None:
         )
     rows, document = [], []
     for here, there in itertools.permutations(spaces, 2):
-        entry = _compared(spaces[here], spaces[there], _GPUS[here], options.draws)
+        entry = _compared(spaces[here], spaces[there], GPUS_OF_CACHES[here], options.draws)
         document.append({"here": here, "there": there, **entry})
         figures = [entry["of all"], *entry["of"].values(), min(entry["beats"].values())]
         figures += [max(entry["expected"].values()), *entry["model"]]
@@ -83,7 +87,8 @@ def main() -> None:
 def _compared(here: Times, there: Times, gpu: Gpu, draws: int) -> dict[str, Any]:
     configs = list(here)
     seconds = np.array(list(here.values()))
-    expected = estimated_seconds(_tilings(configs), gpu)
+    widths = np.array(configs)[:, -2:].T
+    expected = expected_seconds(tilings_of(configs), gpu, (widths[0], widths[1]), UNROLLED)
     speeds, expected = seconds.min() / seconds, expected / expected.min()
     chosen = speeds[expected < _TIE]
     position = {config: index for index, config in enumerate(configs)}
@@ -108,12 +113,15 @@ def _compared(here: Times, there: Times, gpu: Gpu, draws: int) -> dict[str, Any]
     return entry
 
 
-def _tilings(configs: Sequence[tuple[int, ...]]) -> Tilings:
-    """Tilings of a[i, k] b[k, j], from the rows and columns of a block and of its threads, and from the depths."""
+def tilings_of(configs: Sequence[tuple[int, ...]]) -> Tilings:
+    """Tilings of c[j, i] = a[k, i] b[k, j], from what a block and its threads have of each axis.
+
+    CLBlast has columns one after the other in memory, and numbers threads along them.
+    """
     rows, columns, depth, down, across, inner, *_ = np.array(configs).T
     one, size = np.ones_like(rows), (_EXTENT, _EXTENT)
-    a, b = Operand(((("i", 1),), (("k", 1),)), size), Operand(((("k", 1),), (("j", 1),)), size)
-    axes = ContractionAxes((("i", _EXTENT), ("j", _EXTENT)), (("k", _EXTENT),), (a, b))
+    a, b = Operand(((("k", 1),), (("i", 1),)), size), Operand(((("k", 1),), (("j", 1),)), size)
+    axes = ContractionAxes((("j", _EXTENT), ("i", _EXTENT)), (("k", _EXTENT),), (a, b))
     factors = {
         "i": np.stack([_EXTENT // rows, one, down, one, rows // down], axis=1),
         "j": np.stack([_EXTENT // columns, one, across, one, columns // across], axis=1),
@@ -122,16 +130,16 @@ def _tilings(configs: Sequence[tuple[int, ...]]) -> Tilings:
     return Tilings(axes, factors)
 
 
-def _read(path: Path) -> tuple[str, Times]:
+def read_cache(path: Path) -> tuple[str, Times]:
     """The GPU of a cache file, and the times."""
     content = json.loads(gzip.decompress(path.read_bytes()))
     times = {
-        tuple(int(entry[name]) for name in _TILES + _OTHERS): entry["time"]
+        tuple(int(entry[name]) for name in PARAMETERS): entry["time"]
         for entry in content["cache"].values()
         if entry["SA"] and entry["SB"] and isinstance(entry["time"], float)
     }
-    if content["device_name"] not in _GPUS:
-        sys.exit(f"{path}: nothing is known of {content['device_name']}; known are {', '.join(_GPUS)}")
+    if content["device_name"] not in GPUS_OF_CACHES:
+        sys.exit(f"{path}: nothing is known of {content['device_name']}; known are {', '.join(GPUS_OF_CACHES)}")
     return content["device_name"], times
 
 

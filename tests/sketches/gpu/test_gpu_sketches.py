@@ -21,10 +21,10 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction
-from stormdrop.sketches.gpu.features import estimated_seconds
 from stormdrop.sketches.gpu.limits import within_limits
 from stormdrop.sketches.gpu.streaming import GpuStreaming
 from stormdrop.sketches.gpu.tiling import Tilings
+from stormdrop.sketches.gpu.time_model import expected_seconds
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Columnwise, Space
 
@@ -152,7 +152,7 @@ def test_what_is_predicted_is_what_is_launched(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "device"), [("matmul", "a100"), ("conv2d", "h100"), ("depthwise_conv2d", "a100")])
-def test_the_default_is_among_the_best_by_the_rough_model(name: str, device: str) -> None:
+def test_the_default_is_among_the_best_by_the_model_of_time(name: str, device: str) -> None:
     large = {
         "matmul": operators.matmul(512, 1024, 768),
         "conv2d": operators.conv2d(1, 56, 56, 64, 128, 3, 3, pad=1),
@@ -164,7 +164,7 @@ def test_the_default_is_among_the_best_by_the_rough_model(name: str, device: str
     columns = space.columns([space.origin, *(space.sample(rng) for _ in range(200))])
     names = [name for name, _ in (*contraction.spatial, *contraction.reductions)]
     tiling = Tilings(contraction, {name: np.asarray(columns[name], dtype=np.int64) for name in names})
-    expected = estimated_seconds(tiling, GPUS[device])
+    expected = expected_seconds(tiling, GPUS[device])
     assert (expected[0] < expected[1:]).mean() > 0.8
     assert tiling.outputs[0] > 1
 

@@ -36,10 +36,11 @@ from ...ir.workload import Workload
 from ...machine.gpu import Gpu
 from ...space import Knob, Ordinal, Space, Tile
 from ..contract import Variant
-from .features import analytic_features, estimated_seconds
+from .features import analytic_features
 from .limits import MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
 from .tiled_loops import fetch_together, tile_and_bind
 from .tiling import THREAD, ContractionAxes, Operand, Tilings
+from .time_model import expected_seconds
 
 
 class GpuContraction:
@@ -67,11 +68,12 @@ class GpuContraction:
         return analytic_features(Tilings(axes, factors), target)
 
     def expected_seconds(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> float:
-        """What `estimated_seconds`, which picks the default, expects of a configuration."""
+        """The seconds that the model of time, which picks the default, expects of a configuration."""
         axes = find_fused_contraction(workload).axes
         names = [name for name, _ in (*axes.spatial, *axes.reductions)]
         tiling = Tilings(axes, {name: np.array([config[name]]) for name in names})
-        return float(estimated_seconds(tiling, target)[0])
+        fetch = config["fetch0"], config["fetch1"]
+        return float(expected_seconds(tiling, target, fetch, config["unroll"])[0])
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""

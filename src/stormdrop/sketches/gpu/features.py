@@ -34,9 +34,6 @@ NAMES = (
 )
 """The names of the features, in the order of their columns."""
 
-_HIDING_WARPS = 64.0  # warps times the root of the independent outputs; as many hide all latencies
-_NOT_HIDDEN = 0.2  # the share of the faster parts' time that the slowest part does not hide
-
 
 def analytic_features(tilings: Tilings, device: Gpu) -> NDArray[np.float64]:
     """The seven features of n tilings.
@@ -69,33 +66,3 @@ def analytic_features(tilings: Tilings, device: Gpu) -> NDArray[np.float64]:
         ],
         axis=1,
     )
-
-
-def estimated_seconds(tilings: Tilings, device: Gpu) -> NDArray[np.float64]:
-    """A rough model of the time that n tilings take. It is not from the paper.
-
-    The slowest of computing, global memory and shared memory takes its time, the others add a part of theirs. The sum
-    grows if the blocks do not divide evenly among the multiprocessors. The model picks the default schedule, and it is
-    the analytic GPU of `benchmarks/gpu/analytic.py`. docs/explanation/gpu.md says how well it orders measured kernels.
-
-    Args:
-        tilings: The tilings of one contraction.
-        device: The GPU.
-
-    Returns:
-        Seconds, shape (n,).
-    """
-    columns = dict(zip(NAMES, analytic_features(tilings, device).T, strict=True))
-    operations = tilings.axes.operations
-    hidden = np.minimum(1.0, columns["WLP"] * np.sqrt(columns["ILP"]) / _HIDING_WARPS)
-    compute = operations / device.flops / np.maximum(hidden, 1e-3)
-    memory = operations / columns["OI_Global_Mem"] * tilings.axes.item_bytes / device.bandwidth
-    # In a cycle a multiprocessor moves one word for each thread of a warp, and each lane multiplies and adds once.
-    clock = device.flops / device.multiprocessors / (2 * device.lanes)
-    shared = operations / columns["OI_Shared_Mem"] / (device.multiprocessors * clock)
-    parts = np.stack([compute, memory, shared])
-    slowest = parts.max(axis=0)
-    whole = slowest + _NOT_HIDDEN * (parts.sum(axis=0) - slowest)
-    # Rounds of multiprocessors, not of waves, because WLP already counts that a small grid has few warps on each.
-    rounds = tilings.blocks / device.multiprocessors
-    return np.asarray(whole * np.ceil(rounds) / rounds, dtype=np.float64)

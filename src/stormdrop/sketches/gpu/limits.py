@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from ...machine.gpu import REGISTERS_PER_THREAD, SECTOR, WARP, Gpu
 from ...space import Constraint
 from ...space.tile import largest_divisor
-from .features import estimated_seconds
 from .tiling import ContractionAxes, ResourceUse, Tilings
+from .time_model import expected_seconds
 
 VECTORS = (1, 2, 4)
 """The elements that a thread fetches at a time."""
@@ -92,14 +92,17 @@ class _Limit:
 
 
 @lru_cache(maxsize=64)
-def default_tiling(axes: ContractionAxes, device: Gpu) -> dict[str, tuple[int, ...]] | None:
-    """The default tiling of a contraction: the fastest of some tilings by `estimated_seconds`.
+def default_tiling(
+    axes: ContractionAxes, device: Gpu, seconds: Callable[[Tilings, Gpu], NDArray[np.float64]] = expected_seconds
+) -> dict[str, tuple[int, ...]] | None:
+    """The default tiling of a contraction: the fastest of some tilings by a model of time.
 
     They have few threads or many, and small tiles in registers or large ones.
 
     Args:
         axes: The axes of the contraction.
         device: The GPU.
+        seconds: The model: the seconds of n tilings, shape (n,).
 
     Returns:
         The factors by axis. None if none of the tilings is within the limits, which happens if an extent is a large
@@ -132,5 +135,5 @@ def default_tiling(axes: ContractionAxes, device: Gpu) -> dict[str, tuple[int, .
     fits = within_limits(together, device)
     if not fits.any():
         return None
-    best = int(np.argmin(np.where(fits, estimated_seconds(together, device), np.inf)))
+    best = int(np.argmin(np.where(fits, seconds(together, device), np.inf)))
     return tilings[best]

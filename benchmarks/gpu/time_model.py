@@ -1,0 +1,201 @@
+"""Does the model of time tell fast GPU kernels from slow ones before anything is measured? Checked on recorded spaces.
+
+    time_model.py [--data ../shared/data] [--gemm gemm_RTX_3090.json.gz ...] [--leave-one-out] [--seeds 10]
+
+The grounds are those of recorded.py (Ansor's logs and ResNet-34's convolutions, an A100) and Kernel Tuner's caches of a
+matrix product, as in winners.py. The constants of the model were chosen on every second ground of recorded.py, beginning
+with the first ("chosen on" in the table); the others only judge. For each ground, and for both the rough model of
+analytic.py and `stormdrop/sketches/gpu/time_model.py`:
+
+    rank        Spearman's rank correlation with the measured times
+    pairs       share of pairs in the right order
+    best of 10  the fastest of the ten favourites, as a share of the best speed
+    first       the speed of the favourite
+    until 5%    how many are measured in the model's order until one is within 5% of the fastest
+    left out    with --leave-one-out: the rank correlation and the best of ten if the constants are chosen anew on all
+                other grounds of recorded.py, and this one only judges them
+
+The caches of Kernel Tuner hold whole spaces. On them searches begin at the favourite of either model, or at its ten. The
+figures are the distinct candidates until within 5% of the optimum, as medians, and in brackets the runs that never were.
+It needs no GPU, and takes a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import kendalltau, spearmanr
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import recorded
+from _common import save
+from analytic import Run, costs_of, rough_seconds
+from winners import GPUS_OF_CACHES, PARAMETERS, UNROLLED, Times, read_cache, tilings_of
+
+from stormdrop.cli.output import table
+from stormdrop.machine.gpu import GPUS, Gpu
+from stormdrop.search import Knowledge, create
+from stormdrop.sketches.gpu.tiling import Tilings
+from stormdrop.sketches.gpu.time_model import CHOSEN, Constants, expected_seconds
+from stormdrop.space import Constraint, Ordinal, Space
+from stormdrop.trial import Candidate
+
+_NEAR, _TOP = 1.05, 10
+_FIGURES = ("rank", "pairs", "best", "first")
+_STEPS = 150  # tried to choose constants
+_FREE = ("not_hidden", "latency", "another_fetch", "fetch", "wait", "unrolled", "store", "cache_bytes")
+_MOST = 1000  # candidates of a search
+
+
+@dataclass(frozen=True)
+class Ground:
+    """n measured tilings on a device, with what `expected_seconds` wants to know of them, and the seconds."""
+
+    name: str
+    tilings: Tilings
+    device: Gpu
+    fetch: Sequence[Any]
+    unroll: Any
+    seconds: Any
+
+    def rough(self) -> Any:
+        """What the rough model expects, shape (n,)."""
+        return rough_seconds(self.tilings, self.device)
+
+    def expected(self, constants: Constants = CHOSEN) -> Any:
+        """What the model expects, shape (n,)."""
+        return expected_seconds(self.tilings, self.device, self.fetch, self.unroll, constants)
+
+
+def main() -> None:
+    options = _options()
+    logs = [_of_recorded(ground) for ground in recorded.grounds(options.data)]
+    caches = [read_cache(path) for path in options.gemm]
+    rows, document = [], []
+    for number, ground in enumerate([*logs, *(_of_cache(name, times) for name, times in caches)]):
+        chosen = number < len(logs) and number % 2 == 0
+        rough, model = judged(ground.rough(), ground.seconds), judged(ground.expected(), ground.seconds)
+        entry = {"ground": ground.name, "chosen on": chosen, "rough": rough, "model": model}
+        left_out = ""
+        if options.leave_one_out and number < len(logs):
+            constants = chosen_on([other for other in logs if other is not ground])
+            entry["left out"] = anew = judged(ground.expected(constants), ground.seconds)
+            left_out = f"{anew['rank']:.2f}, {anew['best']:.2f}"
+        document.append(entry)
+        figures = [f"{rough[key]:.2f} -> {model[key]:.2f}" for key in _FIGURES]
+        until = f"{rough['until']:.0f} -> {model['until']:.0f}"
+        rows.append([ground.name, "yes" if chosen else "", *figures, until, left_out])
+    for title, chosen in (("mean of those", True), ("mean of the others", False)):
+        half = [entry for entry in document if entry["chosen on"] is chosen]
+        means = [
+            [statistics.fmean(entry[kind][key] for entry in half) for kind in ("rough", "model")] for key in _FIGURES
+        ]
+        rows.append([title, "", *(" -> ".join(f"{mean:.2f}" for mean in pair) for pair in means), "", ""])
+    table(["", "chosen on", "rank", "pairs", f"best of {_TOP}", "first", "until 5%", "left out"], rows)
+    searched = [row for name, times in caches for row in _searches(name, times, options.seeds)]
+    if searched:
+        kinds = [f"{model}'s {count}" for model in ("rough model", "model") for count in ("favourite", _TOP)]
+        table(["", "search", *kinds], searched)
+    print(save("gpu_time_model", {"grounds": document, "searches": searched}))
+
+
+def judged(expected: Any, seconds: Any) -> dict[str, float]:
+    """How well n expected times order the measured ones."""
+    speeds = seconds.min() / seconds[np.argsort(expected, kind="stable")]
+    return {
+        "rank": float(spearmanr(expected, seconds).statistic),
+        "pairs": float((kendalltau(expected, seconds).statistic + 1) / 2),
+        "best": float(speeds[:_TOP].max()),
+        "first": float(speeds[0]),
+        "until": float(np.argmax(speeds >= 1 / _NEAR) + 1),
+    }
+
+
+def chosen_on(grounds: Sequence[Ground]) -> Constants:
+    """The constants that order some grounds best, by random steps from other ones than those of the model."""
+
+    def quality(constants: Constants) -> float:
+        figures = [judged(ground.expected(constants), ground.seconds) for ground in grounds]
+        return statistics.fmean(entry["rank"] + entry["best"] / 2 + entry["first"] / 4 for entry in figures)
+
+    rng = np.random.default_rng(0)
+    best = Constants(0.5, 500.0, 50.0, 10.0, 50.0, 64.0, 10.0, 1.0, 64.0)
+    reached = quality(best)
+    for _ in range(_STEPS):
+        names = rng.choice(_FREE, rng.integers(1, 3), replace=False)
+        tried = replace(best, **{name: getattr(best, name) * float(np.exp(rng.normal(0, 0.7))) for name in names})
+        if (found := quality(tried)) > reached:
+            best, reached = tried, found
+    return best
+
+
+def _of_recorded(ground: recorded.Ground) -> Ground:
+    """MetaSchedule's records say how many elements a thread fetches at a time, Ansor's do not."""
+    fetch = (ground.knobs[:, 0], ground.knobs[:, 1]) if ground.knobs.shape[1] == 3 else (1, 1)
+    tilings = Tilings(ground.contraction, ground.factors)
+    return Ground(ground.name, tilings, GPUS["a100"], fetch, ground.knobs[:, -1], ground.seconds)
+
+
+def _of_cache(name: str, times: Times) -> Ground:
+    widths = np.array(list(times))[:, -2:].T
+    seconds = np.array(list(times.values())) / 1e3  # the caches hold milliseconds
+    fetch = widths[0], widths[1]
+    return Ground(f"gemm, {name}", tilings_of(list(times)), GPUS_OF_CACHES[name], fetch, UNROLLED, seconds)
+
+
+def _searches(name: str, times: Times, seeds: int) -> list[list[str]]:
+    """How many candidates storm and droplet measure until within 5%, from the favourites of either model."""
+    ground, configs = _of_cache(name, times), list(times)
+    knobs = [
+        Ordinal(knob, sorted({*values})) for knob, values in zip(PARAMETERS, zip(*configs, strict=True), strict=True)
+    ]
+    space = Space("gemm", knobs, [Constraint(PARAMETERS, lambda *values: values in times, "was measured")])
+
+    def seconds(columns: Mapping[str, Any]) -> Any:
+        return [times[config] for config in zip(*(columns[knob] for knob in PARAMETERS), strict=True)]
+
+    rows = []
+    for search in ("storm", "droplet"):
+        row = [name, search]
+        for expected, count in itertools.product((ground.rough(), ground.expected()), (1, _TOP)):
+            favourites = [configs[index] for index in np.argsort(expected, kind="stable")[:count]]
+            points = [space.point(dict(zip(PARAMETERS, config, strict=True))) for config in favourites]
+            starts = [Candidate(space.name, point) for point in points]
+            nears = [_near(search, space, starts, seconds, min(times.values()), seed) for seed in range(seeds)]
+            middle = statistics.median(math.inf if near is None else near for near in nears)
+            row.append(f"{'-' if math.isinf(middle) else round(middle)} ({nears.count(None)})")
+        rows.append(row)
+    return rows
+
+
+def _near(
+    search: str, space: Space, starts: Sequence[Candidate], seconds: Callable[[Any], Any], optimum: float, seed: int
+) -> int | None:
+    made = create(search, [space], np.random.default_rng(seed), Knowledge(starts=starts))
+    return Run.from_costs(costs_of(made, seconds, space, seed, _MOST), optimum).near
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path(__file__).parents[3] / "shared" / "data")
+    parser.add_argument("--gemm", type=Path, nargs="*", default=[], help="Kernel Tuner's caches of the kernel gemm")
+    parser.add_argument("--leave-one-out", action="store_true", help="choose the constants without each ground, too")
+    parser.add_argument("--seeds", type=int, default=10, help="runs of each search (%(default)s)")
+    options = parser.parse_args()
+    if not (options.data / "ansor").is_dir():
+        sys.exit(f"{options.data} holds no recorded measurements: name a folder that does with --data")
+    return options
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""A model of the time that n tilings of a contraction take on a GPU, compiling none of them.
+
+    busy       cycles of a multiprocessor for a round of a block: the most of issuing instructions, multiplying, shared
+               memory and the second cache, and a part of the others
+    latency    cycles that a round of a block takes at least: its fetches wait for each other and then for memory, a
+               warp multiplies in its turn, and waits for shared memory wherever a loop is not unrolled
+    rounds     `resident` blocks share a multiprocessor: a round takes what keeps it busy, or the latency
+    waves      full ones, and a last one with as many blocks as are left
+    memory     what blocks that run at once have in common is read once, if the second cache does not hold all of it
+
+What a device is known for comes from `Gpu` and the architecture. The other constants were chosen on five of the
+thirteen recorded spaces of `benchmarks/gpu/time_model.py`, which says how well the model orders each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...machine.gpu import REGISTERS_PER_THREAD, SECTOR, WARP, Gpu
+from .tiling import BLOCK, INNER, OUTER, VIRTUAL, Operand, Tilings
+
+LAUNCH = 2e-6
+"""Seconds that no launch of a captured graph falls below."""
+
+_SCHEDULERS = 4  # of a multiprocessor; each issues an instruction of a warp in a cycle
+_DEPENDENT = 4  # cycles until the result of a product is there
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What no data sheet says, and was chosen on recorded spaces. Half or twice of each changes little.
+
+    Attributes:
+        not_hidden: The share of the faster parts' time that the slowest part does not hide.
+        latency: Cycles of a fetch from memory into shared memory, with its barriers.
+        another_fetch: Cycles that each further fetch of a thread adds.
+        fetch: Instructions of a fetch, most of them for addresses.
+        wait: Cycles of an iteration that is not unrolled: its loads, and the loop.
+        unrolled: Steps that `nvcc` unrolls on its own account.
+        spill: Transactions of a register that goes to memory or comes back.
+        store: What a sector that is written costs, in sectors that are read.
+        cache_bytes: What a multiprocessor gets from the second cache in a cycle.
+    """
+
+    not_hidden: float = 0.7
+    latency: float = 600.0
+    another_fetch: float = 50.0
+    fetch: float = 20.0
+    wait: float = 100.0
+    unrolled: float = 128.0
+    spill: float = 16.0
+    store: float = 3.0
+    cache_bytes: float = 32.0
+
+
+CHOSEN = Constants()
+"""The constants that the model has."""
+
+# KiB of the second cache for each multiprocessor of an architecture: about what data sheets of its GPUs say.
+_CACHE_KIB = {
+    "sm_61": 100, "sm_70": 77, "sm_75": 82, "sm_80": 380, "sm_86": 75, "sm_87": 256, "sm_89": 570, "sm_90": 388,
+    "sm_100": 870, "sm_103": 870, "sm_120": 570, "sm_121": 500,
+}  # fmt: skip
+
+Array = NDArray[Any]
+
+
+def expected_seconds(
+    tilings: Tilings, device: Gpu, fetch: Sequence[Any] = (1, 1), unroll: Any = 64, constants: Constants = CHOSEN
+) -> NDArray[np.float64]:
+    """The time that the model expects of n tilings.
+
+    Args:
+        tilings: The tilings of one contraction.
+        device: The GPU.
+        fetch: For each operand the elements that a thread fetches at a time: an integer or shape (n,).
+        unroll: The steps up to which loops are unrolled: an integer or shape (n,).
+        constants: Other constants, to choose them.
+
+    Returns:
+        Seconds, shape (n,).
+
+    Example:
+        >>> from stormdrop.machine.gpu import GPUS
+        >>> from stormdrop.sketches.gpu.tiling import ContractionAxes
+        >>> a, b = (Operand(((("i", 1),), (("k", 1),)), (64, 64)), Operand(((("k", 1),), (("j", 1),)), (64, 64)))
+        >>> axes = ContractionAxes((("i", 64), ("j", 64)), (("k", 64),), (a, b))
+        >>> one, four = (2, 1, 32, 1, 1), (2, 1, 8, 1, 4)  # outputs of a thread along an axis
+        >>> tiles = {"i": np.array([one, four]), "j": np.array([one, four]), "k": np.array([(4, 1, 16)] * 2)}
+        >>> single, several = expected_seconds(Tilings(axes, tiles), GPUS["a100"])
+        >>> bool(several < single)
+        True
+    """
+    threads, outputs = tilings.threads, tilings.outputs
+    warps = -(-threads // WARP)
+    reductions = [name for name, _ in tilings.axes.reductions]
+    inner_steps, steps = _factors(tilings, reductions, 2), _factors(tilings, reductions, 1, 2)
+    unrolled, products = np.maximum(unroll, constants.unrolled), outputs * steps
+    inner, whole = outputs * inner_steps <= unrolled, products <= unrolled
+    loads, transactions = _shared_loads(tilings, inner, whole)
+    fetches = sum(np.ceil(n / threads / width) for n, width in zip(tilings.shared_elements, fetch, strict=True))
+
+    room = np.minimum(device.registers_per_thread(threads), REGISTERS_PER_THREAD)
+    resident = device.blocks_per_multiprocessor(threads, np.minimum(tilings.registers, room), tilings.shared_bytes)
+    resident = np.maximum(resident, 1)
+    spilled = 2 * np.clip(tilings.least_registers - room, 0, outputs)
+
+    issue = warps * (products + loads + constants.fetch * fetches) / _SCHEDULERS
+    multiply = warps * products * WARP / device.lanes
+    shared = warps * (transactions + fetches + constants.spill * spilled * steps / inner_steps)
+    cache = _fetched_sectors(tilings) * SECTOR / constants.cache_bytes
+    busy = _overlapped(constants, np.maximum(issue, multiply), shared, cache)
+
+    turns = steps * np.maximum(_SCHEDULERS * outputs * WARP / device.lanes, _DEPENDENT)
+    waits = np.where(whole, 1, steps / inner_steps) * np.where(inner, 1, inner_steps)
+    latency = constants.latency + constants.another_fetch * (fetches - 1) + turns + constants.wait * waits
+
+    along = tilings.axes.spatial[-1][0]  # neighbouring threads write so many elements from each other
+    stride = np.minimum(1.0, tilings.axes.item_bytes * _factors(tilings, [along], OUTER, INNER) / SECTOR)
+    write = constants.store * warps * WARP * outputs * stride * SECTOR / constants.cache_bytes
+
+    def wave(blocks: Array) -> Array:
+        return np.asarray(tilings.rounds * _overlapped(constants, blocks * busy, latency) + blocks * write)
+
+    together = resident * device.multiprocessors
+    full = tilings.blocks // together
+    left = -(-(tilings.blocks - full * together) // device.multiprocessors)
+    cycles = full * wave(resident) + np.where(left > 0, wave(left), 0)
+    clock = device.flops / device.multiprocessors / (2 * device.lanes)
+    memory = _memory_bytes(tilings, np.minimum(together, tilings.blocks), device) / device.bandwidth
+    return np.asarray(_overlapped(constants, cycles / clock, memory) + LAUNCH, dtype=np.float64)
+
+
+def _overlapped(constants: Constants, *parts: Array) -> Array:
+    """What parts take that run at once."""
+    slowest, whole = np.maximum.reduce(parts), np.add.reduce(parts)
+    return np.asarray(slowest + constants.not_hidden * (whole - slowest))
+
+
+def _shared_loads(tilings: Tilings, inner: Array, whole: Array) -> tuple[Array, Array]:
+    """The loads of a thread from shared memory in a round, and the transactions that they take a warp.
+
+    Args:
+        tilings: n tilings.
+        inner: Whether the innermost steps are unrolled, shape (n,).
+        whole: Whether all steps of a round are unrolled, too: windows that overlap are then loaded once.
+    """
+    spatial = [name for name, _ in tilings.axes.spatial]
+    steps = _factors(tilings, [name for name, _ in tilings.axes.reductions], 1, 2)
+    loads, transactions = np.zeros(len(inner)), np.zeros(len(inner))
+    for operand, shape, conflicts in zip(tilings.axes.operands, tilings.shared_shapes, tilings.conflicts, strict=True):
+        follows = {name for dimension in operand.dimensions for name, _ in dimension}
+        elements = steps * _factors(tilings, [name for name in spatial if name in follows], VIRTUAL, OUTER, INNER)
+        others = _factors(tilings, [name for name in spatial if name not in follows], OUTER)
+        elements = elements * np.where(inner, 1.0, others)
+        for dimension in operand.dimensions:
+            if len(dimension) > 1:
+                levels = [((OUTER, INNER) if name in spatial else (1, 2)) for name, _ in dimension]
+                tiles = [
+                    np.where(whole, _factors(tilings, [name], outer, last), _factors(tilings, [name], last))
+                    for (name, _), (outer, last) in zip(dimension, levels, strict=True)
+                ]
+                span = 1 + sum(factor * (tile - 1) for (_, factor), tile in zip(dimension, tiles, strict=True))
+                elements = elements * np.where(inner, np.minimum(1.0, span / np.prod(tiles, axis=0)), 1.0)
+        width = np.where(inner, _vector(tilings, operand, shape), 1)
+        loads += elements / width
+        transactions += elements / width * conflicts
+    return loads, transactions
+
+
+def _vector(tilings: Tilings, operand: Operand, shape: Sequence[Array]) -> Array:
+    """The elements of a thread that are contiguous and aligned in shared memory, up to four."""
+    spatial = {name for name, _ in tilings.axes.spatial}
+    run = pitch = np.ones(len(tilings.threads), dtype=np.int64)
+    all_of_it = np.ones(len(run), dtype=bool)
+    for dimension, extent in zip(reversed(operand.dimensions), reversed(shape), strict=True):
+        own = np.ones_like(run)
+        if len(dimension) == 1 and dimension[0][1] == 1:
+            name = dimension[0][0]
+            own = _factors(tilings, [name], *((OUTER, INNER) if name in spatial else (2,)))
+        run, pitch = np.where(all_of_it, run * own, run), np.where(all_of_it, pitch * extent, pitch)
+        all_of_it = all_of_it & (own == extent)
+    return np.asarray(np.gcd(np.gcd(run, pitch), 4))
+
+
+def _fetched_sectors(tilings: Tilings) -> Array:
+    """The sectors that a block fetches in a round. Contiguous elements share sectors; most runs begin inside of one."""
+    sectors, item = np.zeros(len(tilings.threads)), tilings.axes.item_bytes
+    for operand, shape, elements in zip(
+        tilings.axes.operands, tilings.shared_shapes, tilings.shared_elements, strict=True
+    ):
+        run, all_of_it = np.ones(len(sectors)), np.ones(len(sectors), dtype=bool)
+        for extent, whole in zip(reversed(shape), reversed(operand.extents), strict=True):
+            run = np.where(all_of_it, run * extent, run)
+            all_of_it = all_of_it & (extent == whole)
+        size = run * item
+        sectors += elements / run * (size + np.where(size % SECTOR, SECTOR - item, 0)) / SECTOR
+    return sectors
+
+
+def _memory_bytes(tilings: Tilings, together: Array, device: Gpu) -> Array:
+    """The bytes that go between the memory and the second cache, if `together` blocks run at once."""
+    item, capacity = tilings.axes.item_bytes, _CACHE_KIB[device.arch] * 1024 * device.multiprocessors
+    along, left = {}, together
+    for name, _ in reversed(tilings.axes.spatial):  # neighbouring blocks are neighbours along the last axis
+        along[name] = np.minimum(left, tilings.levels[name][BLOCK])
+        left = -(-left // along[name])
+    moved = np.full(len(together), float(item * math.prod(extent for _, extent in tilings.axes.spatial)))
+    for operand, elements in zip(tilings.axes.operands, tilings.shared_elements, strict=True):
+        size = float(item * math.prod(operand.extents))
+        if 2 * size < capacity:
+            moved += size
+            continue
+        follows = {name for dimension in operand.dimensions for name, _ in dimension}
+        different = np.prod([blocks for name, blocks in along.items() if name in follows], axis=0)
+        waves = np.ceil(tilings.blocks / together)
+        moved += np.maximum(size, item * elements * tilings.rounds * np.minimum(different * waves, tilings.blocks))
+    return moved
+
+
+def _factors(tilings: Tilings, names: Iterable[str], *levels: int) -> Array:
+    """The product of the factors of some axes at some levels, shape (n,)."""
+    one = np.ones(len(tilings.threads), dtype=np.int64)
+    return np.asarray(np.prod([one, *(tilings.levels[name][level] for name in names for level in levels)], axis=0))
