@@ -98,7 +98,9 @@ def main() -> None:
     space = sketch.space(workload, device)
     assert space is not None
     contraction = find_fused_contraction(workload).axes
-    origin = {**space.config(space.origin), **(default_tiling(contraction, device, rough_seconds) or {})}
+    tiles = default_tiling(contraction, device, rough_seconds)
+    assert tiles is not None
+    origin = {**tiles, "fetch0": 1, "fetch1": 1, "unroll": 64}
     space = Space(space.name, space.knobs, space.constraints, None if options.no_origin else origin)
     known = optimum(space, contraction, device)
     print(f"{options.shape}, {device.name}: {known['tilings']:,} tilings, {known['points']:,} points")

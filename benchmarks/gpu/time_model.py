@@ -3,8 +3,8 @@
     time_model.py [--data ../shared/data] [--gemm gemm_RTX_3090.json.gz ...] [--leave-one-out] [--seeds 10]
 
 The grounds are those of recorded.py (Ansor's logs and ResNet-34's convolutions, an A100) and Kernel Tuner's caches of a
-matrix product, as in winners.py. The constants of the model were chosen on every second ground of recorded.py, beginning
-with the first ("chosen on" in the table); the others only judge. For each ground, and for both the rough model of
+matrix product, as in winners.py. The constants of the model were chosen on every second ground of recorded.py ("chosen
+on" in the table), beginning with the first; the others only judge. For each ground, and for both the rough model of
 analytic.py and `stormdrop/sketches/gpu/time_model.py`:
 
     rank        Spearman's rank correlation with the measured times
@@ -15,9 +15,9 @@ analytic.py and `stormdrop/sketches/gpu/time_model.py`:
     left out    with --leave-one-out: the rank correlation and the best of ten if the constants are chosen anew on all
                 other grounds of recorded.py, and this one only judges them
 
-The caches of Kernel Tuner hold whole spaces. On them searches begin at the favourite of either model, or at its ten. The
-figures are the distinct candidates until within 5% of the optimum, as medians, and in brackets the runs that never were.
-It needs no GPU, and takes a minute.
+The caches of Kernel Tuner hold whole spaces. On them searches begin at the favourite of either model, or at its ten.
+The figures are the distinct candidates until within 5% of the optimum, as medians, and in brackets the runs that never
+were. It needs no GPU, and takes a minute.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from ...machine.gpu import Gpu
 from ...space import Knob, Ordinal, Space, Tile
 from ..contract import Variant
 from .features import analytic_features
-from .limits import MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
+from .limits import DEFAULT_UNROLL, MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
 from .tiled_loops import fetch_together, tile_and_bind
 from .tiling import THREAD, ContractionAxes, Operand, Tilings
 from .time_model import expected_seconds
@@ -276,5 +276,5 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     knobs += [Tile(name, extent, 3, max_inner=MOST_INNERMOST) for name, extent in axes.reductions]
     knobs += [Ordinal(f"fetch{position}", VECTORS) for position in range(2)]
     knobs.append(Ordinal("unroll", UNROLL))
-    origin = {**tiling, "fetch0": 1, "fetch1": 1, "unroll": 64}
+    origin = {**tiling, "fetch0": 1, "fetch1": 1, "unroll": DEFAULT_UNROLL}
     return Space(GpuContraction.name, knobs, tiling_constraints(axes, target), origin)

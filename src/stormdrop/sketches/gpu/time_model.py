@@ -6,9 +6,9 @@
                warp multiplies in its turn, and waits for shared memory wherever a loop is not unrolled
     rounds     `resident` blocks share a multiprocessor: a round takes what keeps it busy, or the latency
     waves      full ones, and a last one with as many blocks as are left
-    memory     what blocks that run at once have in common is read once, if the second cache does not hold all of it
+    memory     each operand is read once, and each output written once: what blocks read again is in the second cache
 
-What a device is known for comes from `Gpu` and the architecture. The other constants were chosen on five of the
+What a device is known for comes from `Gpu`. The other constants were chosen on five of the
 thirteen recorded spaces of `benchmarks/gpu/time_model.py`, which says how well the model orders each of them.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...machine.gpu import REGISTERS_PER_THREAD, SECTOR, WARP, Gpu
-from .tiling import BLOCK, INNER, OUTER, VIRTUAL, Operand, Tilings
+from .tiling import INNER, OUTER, VIRTUAL, Operand, Tilings
 
 LAUNCH = 2e-6
 """Seconds that no launch of a captured graph falls below."""
@@ -62,17 +62,11 @@ class Constants:
 CHOSEN = Constants()
 """The constants that the model has."""
 
-# KiB of the second cache for each multiprocessor of an architecture: about what data sheets of its GPUs say.
-_CACHE_KIB = {
-    "sm_61": 100, "sm_70": 77, "sm_75": 82, "sm_80": 380, "sm_86": 75, "sm_87": 256, "sm_89": 570, "sm_90": 388,
-    "sm_100": 870, "sm_103": 870, "sm_120": 570, "sm_121": 500,
-}  # fmt: skip
-
 Array = NDArray[Any]
 
 
 def expected_seconds(
-    tilings: Tilings, device: Gpu, fetch: Sequence[Any] = (1, 1), unroll: Any = 64, constants: Constants = CHOSEN
+    tilings: Tilings, device: Gpu, fetch: Sequence[Any] = (1, 1), unroll: Any = 512, constants: Constants = CHOSEN
 ) -> NDArray[np.float64]:
     """The time that the model expects of n tilings.
 
@@ -133,14 +127,17 @@ def expected_seconds(
     left = -(-(tilings.blocks - full * together) // device.multiprocessors)
     cycles = full * wave(resident) + np.where(left > 0, wave(left), 0)
     clock = device.flops / device.multiprocessors / (2 * device.lanes)
-    memory = _memory_bytes(tilings, np.minimum(together, tilings.blocks), device) / device.bandwidth
+    elements = [math.prod(operand.extents) for operand in tilings.axes.operands]
+    elements.append(math.prod(extent for _, extent in tilings.axes.spatial))
+    memory = np.asarray(tilings.axes.item_bytes * sum(elements) / device.bandwidth)
     return np.asarray(_overlapped(constants, cycles / clock, memory) + LAUNCH, dtype=np.float64)
 
 
 def _overlapped(constants: Constants, *parts: Array) -> Array:
     """What parts take that run at once."""
-    slowest, whole = np.maximum.reduce(parts), np.add.reduce(parts)
-    return np.asarray(slowest + constants.not_hidden * (whole - slowest))
+    several = np.stack(np.broadcast_arrays(*parts))
+    slowest = several.max(axis=0)
+    return np.asarray(slowest + constants.not_hidden * (several.sum(axis=0) - slowest))
 
 
 def _shared_loads(tilings: Tilings, inner: Array, whole: Array) -> tuple[Array, Array]:
@@ -202,26 +199,6 @@ def _fetched_sectors(tilings: Tilings) -> Array:
         size = run * item
         sectors += elements / run * (size + np.where(size % SECTOR, SECTOR - item, 0)) / SECTOR
     return sectors
-
-
-def _memory_bytes(tilings: Tilings, together: Array, device: Gpu) -> Array:
-    """The bytes that go between the memory and the second cache, if `together` blocks run at once."""
-    item, capacity = tilings.axes.item_bytes, _CACHE_KIB[device.arch] * 1024 * device.multiprocessors
-    along, left = {}, together
-    for name, _ in reversed(tilings.axes.spatial):  # neighbouring blocks are neighbours along the last axis
-        along[name] = np.minimum(left, tilings.levels[name][BLOCK])
-        left = -(-left // along[name])
-    moved = np.full(len(together), float(item * math.prod(extent for _, extent in tilings.axes.spatial)))
-    for operand, elements in zip(tilings.axes.operands, tilings.shared_elements, strict=True):
-        size = float(item * math.prod(operand.extents))
-        if 2 * size < capacity:
-            moved += size
-            continue
-        follows = {name for dimension in operand.dimensions for name, _ in dimension}
-        different = np.prod([blocks for name, blocks in along.items() if name in follows], axis=0)
-        waves = np.ceil(tilings.blocks / together)
-        moved += np.maximum(size, item * elements * tilings.rounds * np.minimum(different * waves, tilings.blocks))
-    return moved
 
 
 def _factors(tilings: Tilings, names: Iterable[str], *levels: int) -> Array:
