@@ -9,7 +9,7 @@
     memory     each operand is read once, and each output written once: what blocks read again is in the second cache
 
 What a device is known for comes from `Gpu`. The other constants were chosen on five of the
-thirteen recorded spaces of `benchmarks/gpu/time_model.py`, which says how well the model orders each of them.
+thirteen recorded spaces of `benchmarks/gpu/model_of_time.py`, which says how well the model orders each of them.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ Array = NDArray[Any]
 
 
 def expected_seconds(
-    tilings: Tilings, device: Gpu, fetch: Sequence[Any] = (1, 1), unroll: Any = 512, constants: Constants = CHOSEN
+    tilings: Tilings, device: Gpu, fetch: Sequence[Any] | None = None, unroll: Any = 512, constants: Constants = CHOSEN
 ) -> NDArray[np.float64]:
     """The time that the model expects of n tilings.
 
     Args:
         tilings: The tilings of one contraction.
         device: The GPU.
-        fetch: For each operand the elements that a thread fetches at a time: an integer or shape (n,).
+        fetch: For each operand the elements that a thread fetches at a time: an integer or shape (n,). One by default.
         unroll: The steps up to which loops are unrolled: an integer or shape (n,).
         constants: Other constants, to choose them.
 
@@ -98,7 +98,8 @@ def expected_seconds(
     unrolled, products = np.maximum(unroll, constants.unrolled), outputs * steps
     inner, whole = outputs * inner_steps <= unrolled, products <= unrolled
     loads, transactions = _shared_loads(tilings, inner, whole)
-    fetches = sum(np.ceil(n / threads / width) for n, width in zip(tilings.shared_elements, fetch, strict=True))
+    widths = [1] * len(tilings.axes.operands) if fetch is None else fetch
+    fetches = sum(np.ceil(n / threads / width) for n, width in zip(tilings.shared_elements, widths, strict=True))
 
     room = np.minimum(device.registers_per_thread(threads), REGISTERS_PER_THREAD)
     resident = device.blocks_per_multiprocessor(threads, np.minimum(tilings.registers, room), tilings.shared_bytes)

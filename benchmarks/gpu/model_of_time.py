@@ -1,6 +1,6 @@
 """Does the model of time tell fast GPU kernels from slow ones before anything is measured? Checked on recorded spaces.
 
-    time_model.py [--data ../shared/data] [--gemm gemm_RTX_3090.json.gz ...] [--leave-one-out] [--seeds 10]
+    model_of_time.py [--data ../shared/data] [--gemm gemm_RTX_3090.json.gz ...] [--leave-one-out] [--seeds 10]
 
 The grounds are those of recorded.py (Ansor's logs and ResNet-34's convolutions, an A100) and Kernel Tuner's caches of a
 matrix product, as in winners.py. The constants of the model were chosen on every second ground of recorded.py ("chosen
@@ -37,10 +37,10 @@ from scipy.stats import kendalltau, spearmanr
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import recorded
 from _common import save
-from analytic import Run, costs_of, rough_seconds
-from winners import GPUS_OF_CACHES, PARAMETERS, UNROLLED, Times, read_cache, tilings_of
+from gpu import recorded
+from gpu.analytic import Run, costs_of, rough_seconds
+from gpu.winners import GPUS_OF_CACHES, PARAMETERS, UNROLLED, Times, read_cache, tilings_of
 
 from stormdrop.cli.output import table
 from stormdrop.machine.gpu import GPUS, Gpu
@@ -64,7 +64,7 @@ class Ground:
     name: str
     tilings: Tilings
     device: Gpu
-    fetch: Sequence[Any]
+    fetch: Sequence[Any] | None
     unroll: Any
     seconds: Any
 
@@ -85,7 +85,7 @@ def main() -> None:
     for number, ground in enumerate([*logs, *(_of_cache(name, times) for name, times in caches)]):
         chosen = number < len(logs) and number % 2 == 0
         rough, model = judged(ground.rough(), ground.seconds), judged(ground.expected(), ground.seconds)
-        entry = {"ground": ground.name, "chosen on": chosen, "rough": rough, "model": model}
+        entry: dict[str, Any] = {"ground": ground.name, "chosen on": chosen, "rough": rough, "model": model}
         left_out = ""
         if options.leave_one_out and number < len(logs):
             constants = chosen_on([other for other in logs if other is not ground])
@@ -106,7 +106,7 @@ def main() -> None:
     if searched:
         kinds = [f"{model}'s {count}" for model in ("rough model", "model") for count in ("favourite", _TOP)]
         table(["", "search", *kinds], searched)
-    print(save("gpu_time_model", {"grounds": document, "searches": searched}))
+    print(save("gpu_model_of_time", {"grounds": document, "searches": searched}))
 
 
 def judged(expected: Any, seconds: Any) -> dict[str, float]:
@@ -141,7 +141,7 @@ def chosen_on(grounds: Sequence[Ground]) -> Constants:
 
 def _of_recorded(ground: recorded.Ground) -> Ground:
     """MetaSchedule's records say how many elements a thread fetches at a time, Ansor's do not."""
-    fetch = (ground.knobs[:, 0], ground.knobs[:, 1]) if ground.knobs.shape[1] == 3 else (1, 1)
+    fetch = (ground.knobs[:, 0], ground.knobs[:, 1]) if ground.knobs.shape[1] == 3 else None
     tilings = Tilings(ground.contraction, ground.factors)
     return Ground(ground.name, tilings, GPUS["a100"], fetch, ground.knobs[:, -1], ground.seconds)
 
@@ -181,7 +181,7 @@ def _searches(name: str, times: Times, seeds: int) -> list[list[str]]:
 def _near(
     search: str, space: Space, starts: Sequence[Candidate], seconds: Callable[[Any], Any], optimum: float, seed: int
 ) -> int | None:
-    made = create(search, [space], np.random.default_rng(seed), Knowledge(starts=starts))
+    made = create(search, [space], np.random.default_rng(seed), Knowledge(starts=tuple(starts)))
     return Run.from_costs(costs_of(made, seconds, space, seed, _MOST), optimum).near
 
 
