@@ -83,10 +83,11 @@ def expected_seconds(
     Example:
         >>> from stormdrop.machine.gpu import GPUS
         >>> from stormdrop.sketches.gpu.tiling import ContractionAxes
-        >>> a, b = (Operand(((("i", 1),), (("k", 1),)), (64, 64)), Operand(((("k", 1),), (("j", 1),)), (64, 64)))
-        >>> axes = ContractionAxes((("i", 64), ("j", 64)), (("k", 64),), (a, b))
-        >>> one, four = (2, 1, 32, 1, 1), (2, 1, 8, 1, 4)  # outputs of a thread along an axis
-        >>> tiles = {"i": np.array([one, four]), "j": np.array([one, four]), "k": np.array([(4, 1, 16)] * 2)}
+        >>> a = Operand(((("i", 1),), (("k", 1),)), (1024, 1024))
+        >>> b = Operand(((("k", 1),), (("j", 1),)), (1024, 1024))
+        >>> axes = ContractionAxes((("i", 1024), ("j", 1024)), (("k", 1024),), (a, b))
+        >>> one, four = (32, 1, 32, 1, 1), (16, 1, 16, 1, 4)  # outputs of a thread along an axis
+        >>> tiles = {"i": np.array([one, four]), "j": np.array([one, four]), "k": np.array([(64, 1, 16)] * 2)}
         >>> single, several = expected_seconds(Tilings(axes, tiles), GPUS["a100"])
         >>> bool(several < single)
         True
