@@ -22,7 +22,7 @@ from typing import Any
 import cloudpickle
 
 from ..errors import MeasureError, SpaceError
-from ..machine.contract import CPU, OPENCL, Machine
+from ..machine.contract import CPU, CUDA, OPENCL, Machine
 from ..machine.sharing.foreign_load import LoadThresholds, LoadWatch
 from ..machine.sharing.lock import MachineLock
 from ..trial import Candidate, Measurement, Phases, Request, Status
@@ -34,8 +34,11 @@ from .pool.dispatch import Dispatcher, WorkerLost
 from .pool.jobs import KERNELS, Build, Built, Data, Failed, Key
 from .pool.pool import Worker, WorkerPool
 
-_BUILD_SECONDS = 10.0
-_NVCC_SECONDS = 180.0  # the first kernel for tensor cores parses all of TVM's intrinsics: half a minute on slow cores
+_BUILD_SECONDS = {
+    CPU: 10.0,
+    OPENCL: 30.0,  # PoCL takes minutes for long unrolled loops, and a tuning's time is not looked at meanwhile
+    CUDA: 180.0,  # the first kernel for tensor cores parses all of TVM's intrinsics: half a minute on slow cores
+}
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,9 @@ class Limits:
 
     Attributes:
         build_seconds: The seconds that it may take to be scheduled and compiled. The default is far more than LLVM
-            ever takes, and for a GPU far more than `nvcc` takes. Seconds in which its worker could not work do not
-            count. A candidate that has used half of them is begun again, once. So a hang costs one and a half times
-            as much.
+            ever takes, and for a GPU far more than `nvcc` or a driver takes. Seconds in which its worker could not
+            work do not count. A candidate that has used half of them is begun again, once. So a hang costs one and a
+            half times as much.
         run_seconds: The seconds that a run may take, counted alike. The default follows from the fastest kernel so
             far.
         cutoff: A candidate that is slower than this many times the best is hopeless and gets one sample.
@@ -123,8 +126,7 @@ class LocalMeasurer(Measurer):
         if pool is not None and pool.threads != target.cores:
             raise MeasureError(f"the pool's workers use {pool.threads} threads, the target has {target.cores} cores")
         self.workload = workload
-        default_timeout = _BUILD_SECONDS if target.device == CPU else _NVCC_SECONDS
-        self.build_timeout = default_timeout if limits.build_seconds is None else limits.build_seconds
+        self.build_timeout = limits.build_seconds or _BUILD_SECONDS[target.device]
         self._spaces = {sketch.name: space for sketch, space in setup.sketches}
         self._keys: dict[Candidate, Key] = {}
         self._account = Account()
