@@ -17,6 +17,7 @@ from typing import Any
 
 from stormdrop import Cpu, peak
 from stormdrop.cli.output import table
+from stormdrop.machine.contract import CPU, Machine
 from stormdrop.records.codec import encode
 
 OUT = Path(__file__).parent / "out"
@@ -26,17 +27,19 @@ RECORDED = Path(__file__).parent / "recorded"
 _PACKAGES = ("stormdrop", "apache-tvm", "torch", "onnxruntime", "openvino", "tensorflow-cpu", "ai-edge-litert")
 
 
-def machine() -> dict[str, Any]:
-    """The CPU, its cores, its measured limits, and the versions of the tools."""
-    target = Cpu.detect()
-    limits = peak(target)
+def machine(target: Machine | None = None) -> dict[str, Any]:
+    """The CPU, its cores, its measured limits, and the versions of the tools; and the GPU, if the target is one."""
+    cpu = Cpu.detect()
+    limits = peak(cpu)
+    on_gpu = target is not None and target.device != CPU
     return {
-        "cpu": target.cpu,
-        "cores": target.cores,
+        "cpu": cpu.cpu,
+        "cores": cpu.cores,
         "peak_gflops": limits.flops / 1e9,
         "bandwidth_gbs": limits.bandwidth / 1e9,
         "python": platform.python_version(),
         "versions": versions(),
+        **({"gpu": target.machine, "conditions": dict(target.conditions)} if target and on_gpu else {}),
     }
 
 
@@ -104,7 +107,7 @@ class Campaign:
         host: Mapping[str, Any] | None = None,
         options: argparse.Namespace | None = None,
         *,
-        same: Sequence[str] = ("cpu", "cores"),
+        same: Sequence[str] = ("cpu", "cores", "gpu"),
         several: bool = False,
         retries: bool = False,
         document: str | None = None,
@@ -117,7 +120,7 @@ class Campaign:
         self.entries += _entries_of_lines(self.file)
         self._begin = len(self.entries) if options and options.fresh else 0
         if others := [] if several else [entry for entry in self.entries if not self._is_of_this_machine(entry)]:
-            theirs = ", ".join(str(others[0]["machine"][part]) for part in same)
+            theirs = ", ".join(str(others[0]["machine"][part]) for part in same if part in others[0]["machine"])
             sys.exit(f"{self.file} is from another machine ({theirs}): move it away first")
 
     def usable(self) -> list[dict[str, Any]]:
@@ -204,7 +207,7 @@ class Campaign:
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
         """Prints the machine and a table of what is kept."""
         if self.host is not None:
-            print(", ".join([self.host["cpu"], f"{self.host['cores']} cores"]))
+            print(described(self.host))
         table(headings, rows, title)
 
     def _that_tell_of(self, key: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -263,6 +266,11 @@ def _append(path: Path, line: str) -> None:
                 file.seek(0)
                 file.truncate(file.read().rfind(b"\n") + 1)
         file.write(line.encode() + b"\n")
+
+
+def described(host: Mapping[str, Any]) -> str:
+    """The machine of an entry in a few words: its GPU, if it was measured on one."""
+    return str(host.get("gpu") or f"{host['cpu']}, {host['cores']} cores")
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

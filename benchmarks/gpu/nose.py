@@ -27,6 +27,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "searches"))
 
 from _common import OUT, Campaign, add_to_import_path, campaign_parser, chosen, machine
 from _direct_cuda import InstantiationError, direct_cuda
+from _slices import Slice, add_target, seconds_left, target_here
 
 import stormdrop as sd
 from stormdrop.cli.output import table
 from stormdrop.codegen.cuda import cuda_source, launches, resources
-from stormdrop.compare.search_spec import parse_searches
+from stormdrop.compare.search_spec import SearchSpec, parse_searches
 from stormdrop.errors import StormdropError
 from stormdrop.machine.contract import Machine
 from stormdrop.machine.gpu import Gpu
@@ -80,31 +82,25 @@ def main() -> None:
     if options.show:
         show(Campaign(file, None, options).entries, options.time)
         return
-    target = sd.parse_machine(options.target)
     if options.compile:
-        how = compiled(LAYERS[options.layers[0]], target, options.compile)
+        how = compiled(LAYERS[options.layers[0]], sd.parse_machine(options.target), options.compile)
         table(["", "points", "seconds"], [[kind, str(n), f"{spent:.1f}"] for kind, (n, spent) in how.items()])
         return
-    target.local_device()  # raises if there is none here
-    host = {**machine(), "gpu": target.machine}
-    campaign = Campaign(file, host, options, same=("cpu", "cores", "gpu"))
+    target = target_here(options.target)
+    campaign = Campaign(file, machine(target), options)
     add_to_import_path(Path(__file__).parents[1] / "searches")  # the workers import the template
-    end = time.monotonic() + 60 * options.minutes
-    for seed in range(options.runs):
-        for layer in options.layers:
-            for search in options.searches:
-                key = {"layer": layer, "search": search.label, "seed": seed, "time": options.time}
-                if campaign.known(key) is None:
-                    if time.monotonic() > end or (entry := run(key, search, target, end, options.fresh)) is None:
-                        print("the time of this call is over: call it again to go on", file=sys.stderr)
-                        show(campaign.usable(), options.time)
-                        return
-                    campaign.keep({**key, **entry})
+    with Slice(options.minutes) as slice_:
+        for seed in range(options.runs):
+            for layer in options.layers:
+                for search in options.searches:
+                    key = {"layer": layer, "search": search.label, "seed": seed, "time": options.time}
+                    campaign.once(key, partial(run, key, search, target, slice_, options.fresh))
     show(campaign.usable(), options.time)
 
 
-def run(key: Mapping[str, Any], search: Any, target: Machine, end: float, fresh: bool) -> dict[str, Any] | None:
-    """Goes on with a run of a search until `end`; None if it is not finished by then."""
+def run(key: Mapping[str, Any], search: SearchSpec, target: Machine, slice_: Slice, fresh: bool) -> dict[str, Any]:
+    """Goes on with a run of a search. Raises `SliceOver` if it is not finished in the time of this call."""
+    slice_.check()
     layer, seed = key["layer"], key["seed"]
     print(f"{layer}: {search.label}, seed {seed}", file=sys.stderr, flush=True)
     folder = OUT / "nose"
@@ -114,26 +110,22 @@ def run(key: Mapping[str, Any], search: Any, target: Machine, end: float, fresh:
     if fresh:
         file.unlink(missing_ok=True)
 
-    def within_the_call(_: object) -> None:
-        if time.monotonic() > end:
-            raise KeyboardInterrupt  # is kept as an unfinished session
-
     with sd.open_store(f"sqlite:///{file}") as store:
-        result = sd.tune(
-            LAYERS[layer],
-            target=target,
-            sketches=[direct_cuda],
-            search=search.name,
-            options=search.options,
-            time=key["time"],
-            seed=seed,
-            store=store,
-            resume=True,
-            transfer=False,
-            on_progress=within_the_call,
+        result = slice_.whole(
+            sd.tune(
+                LAYERS[layer],
+                target=target,
+                sketches=[direct_cuda],
+                search=search.name,
+                options=search.options,
+                time=seconds_left(store, key["time"]),
+                seed=seed,
+                store=store,
+                resume=True,
+                transfer=False,
+                on_progress=slice_.progress,
+            )
         )
-        if result.interrupted:
-            return None
         counts, spent = Counter[str](), defaultdict[str, float](float)
         for _, trials in store.dump(Filter()):
             for trial in trials:
@@ -170,7 +162,7 @@ def show(entries: Sequence[Mapping[str, Any]], limit: float) -> None:
     for entry in {(e["layer"], e["search"], e["seed"]): e for e in entries if e["time"] == limit}.values():
         groups[entry["layer"], entry["search"]].append(entry)
     if not groups:
-        sys.exit("no run is finished yet: run this script without --show")
+        sys.exit("no run is finished yet")
     rows, kinds = [], []
     for (layer, search), runs in groups.items():
         row = [layer, search, str(len(runs))]
@@ -193,12 +185,11 @@ def show(entries: Sequence[Mapping[str, Any]], limit: float) -> None:
 
 def _options() -> argparse.Namespace:
     parser = campaign_parser(__doc__)
-    parser.add_argument("--target", default="cuda", help="the GPU, or opencl (%(default)s)")
+    add_target(parser, "cuda", minutes=9.0)
     parser.add_argument("--layers", default="C12,C2,C6,C9,C1,C3,C4,C5,C7,C8,C10,C11", help="layers (%(default)s)")
     parser.add_argument("--searches", default=SEARCHES, help="searches (%(default)s)")
     parser.add_argument("--time", type=float, default=3600.0, help="seconds of a run (%(default)s)")
     parser.add_argument("--runs", type=int, default=4, help="runs of each search, with different seeds (%(default)s)")
-    parser.add_argument("--minutes", type=float, default=9.0, help="after which a call ends (%(default)s)")
     parser.add_argument(
         "--compile", type=int, default=0, metavar="N", help="compile N random points of the first layer"
     )

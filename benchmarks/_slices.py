@@ -1,0 +1,112 @@
+"""What scripts share that measure on any target, in calls of some minutes each, and go on where the last call ended."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+
+from _common import OUT, RECORDED
+
+from stormdrop import parse_machine
+from stormdrop.errors import StormdropError
+from stormdrop.machine.contract import CPU, Machine
+from stormdrop.records import Filter, Store
+
+_Result = TypeVar("_Result", bound=Any)
+
+
+def add_target(parser: argparse.ArgumentParser, default: str = CPU, minutes: float = math.inf) -> None:
+    """Adds the flags of a script that measures on any target, in calls of some minutes.
+
+    Args:
+        parser: Takes the flags.
+        default: The target.
+        minutes: After which a call ends.
+    """
+    parser.add_argument("--target", default=default, help="cpu, cuda, cuda/NAME or opencl (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=minutes, help="after which a call ends (%(default)s)")
+
+
+def target_here(name: str) -> Machine:
+    """The machine with a name, on which kernels can be measured. Ends the program with one line if they cannot."""
+    try:
+        target = parse_machine(name)
+        target.local_device()
+    except StormdropError as error:
+        sys.exit(str(error))
+    return target
+
+
+def kept_in(name: str, target: str) -> Path:
+    """The file of a campaign: the repository keeps those of CPUs, and there is one for each other kind of device."""
+    device = target.partition("/")[0]
+    return RECORDED / f"{name}.jsonl" if device == CPU else OUT / f"{name}_{device}.jsonl"
+
+
+def seconds_left(store: Store, budget: float) -> float:
+    """What earlier calls have left of the time of a tuning, at least a second, so that it is finished in the end.
+
+    Args:
+        store: Holds the trials of this tuning only.
+        budget: The seconds of the tuning in all calls.
+    """
+    spent = max((trial.elapsed for _, trials in store.dump(Filter()) for trial in trials), default=0.0)
+    return max(1.0, budget - spent)
+
+
+class SliceOver(Exception):
+    """The time of a call of a script is over."""
+
+
+class Slice:
+    """The time of a call of a script. What is not done by its end is left to the next call.
+
+        with Slice(minutes=9) as slice_:
+            for tuning in tunings:
+                slice_.check()
+                result = slice_.whole(sd.tune(..., resume=True, on_progress=slice_.progress))
+
+    Args:
+        minutes: Its length.
+
+    Attributes:
+        finished: After the context: whether everything was done.
+    """
+
+    def __init__(self, minutes: float) -> None:
+        self._end = time.monotonic() + 60 * minutes
+        self.finished = False
+
+    def __enter__(self) -> Slice:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        self.finished = kind is None
+        if kind is SliceOver:
+            print("the time of this call is over: call it again to go on", file=sys.stderr)
+        return kind is SliceOver
+
+    @property
+    def left(self) -> float:
+        """The seconds until its end."""
+        return self._end - time.monotonic()
+
+    def check(self) -> None:
+        """Raises `SliceOver` if the time is over."""
+        if self.left <= 0:
+            raise SliceOver
+
+    def progress(self, _: object) -> None:
+        """For `on_progress`: interrupts a tuning at the end of the time, so that it can be resumed."""
+        if self.left <= 0:
+            raise KeyboardInterrupt
+
+    def whole(self, result: _Result) -> _Result:
+        """The result of a tuning. Raises `SliceOver` if it was interrupted, by the end of the time or by Ctrl-C."""
+        if result.interrupted:
+            raise SliceOver
+        return result
