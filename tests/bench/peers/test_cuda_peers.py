@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from stormdrop import operators
 from stormdrop.bench import plan
 from stormdrop.bench.contender import Unavailable
 from stormdrop.bench.peers import model_peers, onnxruntime_cuda, torch_cuda
@@ -80,6 +81,7 @@ def torch_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     for name, value in stand_in.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self.clone())
+    monkeypatch.setattr(torch, "set_default_device", lambda _: None)
     monkeypatch.setattr(torch.nn.Module, "cuda", lambda self: self)
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
@@ -109,6 +111,18 @@ def test_torch_in_float16(model: bytes, torch_log: Log) -> None:
     contender = torch_cuda.CapturedModel(model, {"x": X + 1e-4}, 1, "fp16")
     assert contender.settings["precision"] == "fp16"
     np.testing.assert_array_equal(contender.outputs()[0], 2 * (X + 1e-4).astype("float16"))
+
+
+def test_an_operator_of_torch_is_timed_by_events(torch_log: Log) -> None:
+    workload = operators.conv2d(n=1, h=5, w=4, ci=3, co=2, kh=3, kw=3, pad=1)
+    inputs = workload.random_inputs(0)
+    contender = torch_cuda.CapturedOperator("conv2d", workload.arguments, inputs, 1)
+    assert torch_log[-2:] == ["capture begins", "capture ends"] and contender.settings["cuda_graph"]
+    (output,), (right,) = contender.outputs(), workload.reference(inputs)
+    np.testing.assert_allclose(output, right, atol=1e-5)
+    torch_log.clear()
+    assert contender.seconds(3) == pytest.approx(2e-3)
+    assert torch_log == ["replay", "record", *["replay"] * 3, "record", "synchronize"]
 
 
 def test_torch_without_a_gpu_takes_no_part(model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@
                 torch-compiled  max-autotune, weights frozen, in a CUDA graph
                 onnxruntime     its CUDA provider, bound memory of the GPU, in a CUDA graph if it can be captured
                 tensorrt        onnxruntime's TensorRT provider, likewise
-    ours        TunedOperator, TunedModel, ModelOnGpu
+    ours        TunedOperator, OperatorOnDevice, TunedModel, ModelOnGpu
 
 A contender is made in its own process with the number of threads. It raises `Unavailable`, with the reason, if it does
 not support the operator. Before the timing, weights are packed, and inputs get the layout that is fastest for the peer.
@@ -26,7 +26,7 @@ package loads no peer's library, because a contender's process holds only its ow
 torch_operators.py, torch_models.py  torch
 litert.py                            LiteRT
 onnxruntime.py                       onnxruntime
-onnxruntime_cuda.py, torch_cuda.py   both for models on NVIDIA GPUs
+onnxruntime_cuda.py, torch_cuda.py   both on NVIDIA GPUs
 openvino.py                          OpenVINO
 tensorflow_operators.py              TensorFlow, for operators: nothing converts ONNX for its present version
 graphs.py                            the ONNX graph of an operator, for the two of them
@@ -47,6 +47,9 @@ OPERATOR_PEERS = {
     "tensorflow-xla": "stormdrop.bench.peers.tensorflow_operators:XlaOperator",
 }
 """The peers of operators: the maker of each contender, by name. See `ContenderSpec.maker`."""
+
+CUDA_OPERATOR_PEERS = {"torch": "stormdrop.bench.peers.torch_cuda:CapturedOperator"}
+"""The peers of operators on NVIDIA GPUs: what makes each contender, by name."""
 
 MODEL_PEERS = {
     "onnxruntime": "stormdrop.bench.peers.onnxruntime:OnnxruntimeModel",

@@ -13,7 +13,10 @@ from ...measure.timing import Call
 from ..contender import Unavailable
 
 if TYPE_CHECKING:
+    from tvm.tirx import PrimFunc
+
     from ...ir.workload import Workload
+    from ...machine.contract import Machine
     from ...sketches.contract import Variant
 
 Array = NDArray[Any]
@@ -70,6 +73,48 @@ class TunedOperator(ScheduledOperator):
             raise Unavailable(f"there is no sketch {sketch!r}; {hint(sketch, sorted(known))}")
         variant = known[sketch].apply(workload, Cpu.detect(), config)
         super().__init__(workload, variant, inputs, {"threads": threads, "sketch": sketch, "config": dict(config)})
+
+
+class OperatorOnDevice:
+    """A scheduled operator on any device of this machine, which is timed by the device's clock.
+
+    Args:
+        workload: The operator.
+        target: The machine that it was scheduled for.
+        function: Its schedule, which takes the operator's own inputs.
+        inputs: Its input arrays.
+        threads: Nothing that a device needs.
+
+    Raises:
+        TargetError: There is no such device here.
+    """
+
+    def __init__(
+        self, workload: Workload, target: Machine, function: PrimFunc, inputs: Sequence[Array], threads: int
+    ) -> None:
+        import tvm
+
+        from ...codegen.compile import build_module
+        from ...measure.worker.devices import device_here
+
+        self._device = device_here(target)
+        self._outputs, self._views = self._device.outputs([(spec.shape, spec.dtype) for spec in workload.outputs])
+        tensors = [self._device.tensor(np.ascontiguousarray(array)) for array in inputs]
+        kernel = self._device.load(build_module(function, target.tvm()))
+        self._call = self._device.call(kernel, [[*tensors, *self._outputs]])
+        self.versions = {"tvm": tvm.__version__}
+        self.settings: Mapping[str, Any] = {"device": target.machine, "timed by": "the device, without copies"}
+
+    def run(self) -> object:
+        return self.outputs()
+
+    def seconds(self, executions: int) -> float:
+        return self._device.time_calls(self._call, executions)
+
+    def outputs(self) -> list[Array]:
+        self._call()
+        self._device.pull(self._outputs, self._views)
+        return self._views
 
 
 class TunedModel:

@@ -1,15 +1,17 @@
-"""torch on an NVIDIA GPU as a contender for ONNX models: captured in a CUDA graph, and timed by CUDA events."""
+"""torch on an NVIDIA GPU as a contender: captured in a CUDA graph, and timed by CUDA events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ...tuning.options import FLOAT32
 from ..contender import Unavailable
 from .torch_models import EagerModel, InductorModel
+from .torch_operators import Arguments, Call, EagerOperator
 
 T = TypeVar("T")
 
@@ -24,12 +26,9 @@ class CapturedModel(EagerModel):
     ) -> None:
         import torch
 
-        if not torch.cuda.is_available():
-            raise Unavailable("torch finds no GPU")
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cudnn.benchmark = True
+        settings = _ready(torch)
         super().__init__(model, inputs, threads, precision)
-        self.settings |= {"device": torch.cuda.get_device_name(), "tf32": False, "cuda_graph": True}
+        self.settings |= settings
 
     def _prepare(self, torch: Any, module: Any, tensors: list[Any]) -> None:
         super()._prepare(torch, module.cuda(), [tensor.cuda() for tensor in tensors])
@@ -53,6 +52,39 @@ class CapturedInductorModel(CapturedModel, InductorModel):
     """Compiled by torch's inductor, which tries its kernels, in the same graph in place of the inductor's own ones."""
 
     mode = "max-autotune-no-cudagraphs"
+
+
+class CapturedOperator(EagerOperator):
+    """An eager operator, with the fastest kernel of cuDNN, in float32 without TF32."""
+
+    def _prepare(self, torch: Any, operator: str, arguments: Arguments, tensors: list[Any]) -> Call:
+        self.settings |= _ready(torch)
+        torch.set_default_device("cuda")  # also for the tensors that results are written to
+        call = super()._prepare(torch, operator, arguments, [tensor.cuda() for tensor in tensors])
+        self._graph, self._result = captured(torch, call)
+        return call
+
+    def seconds(self, executions: int) -> float:
+        import torch
+
+        return event_seconds(torch, self._graph.replay, executions)
+
+    def outputs(self) -> list[NDArray[Any]]:
+        self._graph.replay()
+        return [np.ascontiguousarray(self._to_workload_layout(self._result).cpu().numpy())]
+
+
+def _ready(torch: Any) -> dict[str, Any]:
+    """Has torch compute in float32, by the fastest kernels of cuDNN, and returns what a contender says about that.
+
+    Raises:
+        Unavailable: torch finds no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise Unavailable("torch finds no GPU")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    return {"device": torch.cuda.get_device_name(), "tf32": False, "cuda_graph": True}
 
 
 def captured(torch: Any, work: Callable[[], T]) -> tuple[Any, T]:

@@ -5,7 +5,7 @@
     RemoteDevice   the CPU or the first GPU of a machine behind a runner
     OpenClDevice   a device that OpenCL drives (`opencl_device.py`)
 
-`device_of` chooses the one for a target.
+`device_of` chooses the one for a target in a worker, `device_here` that in any other process.
 """
 
 from __future__ import annotations
@@ -90,8 +90,12 @@ class CpuDevice(ExecutionDevice):
         return time_calls(call, number)
 
 
-class _EvaluatorDevice(ExecutionDevice):
-    """A device with memory of its own, on which TVM's evaluator times kernels. It takes the first arguments only."""
+class EvaluatorDevice(ExecutionDevice):
+    """A device with memory of its own, on which TVM's evaluator times kernels. It takes the first arguments only.
+
+    Args:
+        device: The device as TVM's runtime knows it.
+    """
 
     def __init__(self, device: Any) -> None:
         self._device = device
@@ -113,7 +117,7 @@ class _EvaluatorDevice(ExecutionDevice):
         return float(evaluate(*call.arguments).mean)
 
 
-class RemoteDevice(_EvaluatorDevice):
+class RemoteDevice(EvaluatorDevice):
     """The CPU, or the first GPU, of the machine behind a runner (`machine/remote/rpc.py`).
 
     Args:
@@ -164,7 +168,7 @@ class RemoteDevice(_EvaluatorDevice):
             raise DeviceLost(one_line(error)) from error
 
 
-class GpuDevice(_EvaluatorDevice):
+class GpuDevice(EvaluatorDevice):
     """The only GPU that this process sees (CUDA_VISIBLE_DEVICES is its number), timed by CUDA's events.
 
     A kernel that accesses memory out of its bounds poisons the context: no kernel of this process runs there any more.
@@ -193,6 +197,25 @@ def device_of(target: Machine) -> ExecutionDevice:
     if target.device == OPENCL:
         return OpenClDevice(target)
     return GpuDevice() if target.device == CUDA else CpuDevice()
+
+
+def device_here(target: Machine) -> ExecutionDevice:
+    """The device of this process, which may see several GPUs, that kernels for a target run on.
+
+    Args:
+        target: A machine without a runner.
+
+    Raises:
+        TargetError: There is no such device here.
+
+    Example:
+        >>> import numpy as np
+        >>> from stormdrop.machine.cpu import Cpu
+        >>> device_here(Cpu.detect()).tensor(np.ones(4, "float32")).shape
+        (4,)
+    """
+    local = target.local_device()
+    return OpenClDevice(target) if target.device == OPENCL else EvaluatorDevice(local)
 
 
 @dataclass(frozen=True, eq=False)
