@@ -6,15 +6,18 @@ import argparse
 import math
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from _common import OUT, RECORDED
 
-from stormdrop import parse_machine
+from stormdrop import open_store, parse_machine, tune
 from stormdrop.errors import StormdropError
+from stormdrop.ir.workload import Workload
 from stormdrop.machine.contract import CPU, Machine
-from stormdrop.records import Filter, Store
+from stormdrop.records import Filter, Store, StoredTrial
+from stormdrop.tuning.result import TuneResult
 
 _Result = TypeVar("_Result", bound=Any)
 
@@ -45,17 +48,6 @@ def kept_in(name: str, target: str) -> Path:
     """The file of a campaign: the repository keeps those of CPUs, and there is one for each other kind of device."""
     device = target.partition("/")[0]
     return RECORDED / f"{name}.jsonl" if device == CPU else OUT / f"{name}_{device}.jsonl"
-
-
-def seconds_left(store: Store, budget: float) -> float:
-    """What earlier calls have left of the time of a tuning, at least a second, so that it is finished in the end.
-
-    Args:
-        store: Holds the trials of this tuning only.
-        budget: The seconds of the tuning in all calls.
-    """
-    spent = max((trial.elapsed for _, trials in store.dump(Filter()) for trial in trials), default=0.0)
-    return max(1.0, budget - spent)
 
 
 class SliceOver(Exception):
@@ -110,3 +102,55 @@ class Slice:
         if result.interrupted:
             raise SliceOver
         return result
+
+
+@dataclass(frozen=True)
+class SlicedTuning:
+    """A tuning that is finished.
+
+    Attributes:
+        result: Its result. Its seconds are those of the last call.
+        seconds: The seconds of all calls.
+        trials: Its trials.
+    """
+
+    result: TuneResult
+    seconds: float
+    trials: list[StoredTrial]
+
+
+def tuned(
+    slice_: Slice, name: str, workload: Workload, *, seconds: float | None = None, fresh: bool = False, **how: Any
+) -> SlicedTuning:
+    """Tunes from nothing, or goes on where the last call ended.
+
+    Args:
+        slice_: This call.
+        name: The name of the tuning. A database in `OUT` has this name, until the tuning is finished.
+        workload: The kernel.
+        seconds: The time of the tuning in all calls; without a bound by default.
+        fresh: Forget what earlier calls have measured.
+        how: Other arguments of `stormdrop.tune`.
+
+    Raises:
+        SliceOver: The time of this call is over, and the tuning is not finished.
+    """
+    slice_.check()
+    print(name, file=sys.stderr, flush=True)
+    file = OUT / "tunings" / ("".join(letter if letter.isalnum() else "_" for letter in name) + ".db")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        file.unlink(missing_ok=True)
+    with open_store(f"sqlite:///{file}") as store:
+        spent = max((trial.elapsed for trial in _trials(store)), default=0.0)
+        time_left = None if seconds is None else max(1.0, seconds - spent)  # at least a second, so that it finishes
+        result = slice_.whole(
+            tune(workload, time=time_left, store=store, resume=True, on_progress=slice_.progress, **how)
+        )
+        trials = _trials(store)
+    file.unlink()
+    return SlicedTuning(result, spent + result.seconds, trials)
+
+
+def _trials(store: Store) -> list[StoredTrial]:
+    return [trial for _, trials in store.dump(Filter()) for trial in trials]

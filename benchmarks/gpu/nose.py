@@ -10,7 +10,7 @@ seeds: eight days. Printed are
     Figures 5, 8   the best speed in GFLOP/s at shares of the time, mean of the runs and its standard error
     Figures 6, 7   candidates by status, and the seconds that were spent on them
 
-Every batch is in a database in benchmarks/out/nose, one for each run, and every finished run is a line of
+Every batch of an unfinished run is in a database in benchmarks/out/tunings, and every finished run is a line of
 benchmarks/out/nose.jsonl. A call ends after `--minutes` and the next one goes on there. The first seed of all layers
 comes first. XGB does not carry its model from one layer to the next, as AutoTVM's does.
 
@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "searches"))
 
 from _common import OUT, Campaign, add_to_import_path, campaign_parser, chosen, machine
 from _direct_cuda import InstantiationError, direct_cuda
-from _slices import Slice, add_target, seconds_left, target_here
+from _slices import Slice, add_target, target_here, tuned
 
 import stormdrop as sd
 from stormdrop.cli.output import table
@@ -47,7 +47,6 @@ from stormdrop.compare.search_spec import SearchSpec, parse_searches
 from stormdrop.errors import StormdropError
 from stormdrop.machine.contract import Machine
 from stormdrop.machine.gpu import Gpu
-from stormdrop.records import Filter
 
 _TABLE_2 = {
     "C1": (224, 3, 64, 7, 2, 3),
@@ -100,39 +99,25 @@ def main() -> None:
 
 def run(key: Mapping[str, Any], search: SearchSpec, target: Machine, slice_: Slice, fresh: bool) -> dict[str, Any]:
     """Goes on with a run of a search. Raises `SliceOver` if it is not finished in the time of this call."""
-    slice_.check()
-    layer, seed = key["layer"], key["seed"]
-    print(f"{layer}: {search.label}, seed {seed}", file=sys.stderr, flush=True)
-    folder = OUT / "nose"
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{layer}_{search.label}_{seed}_{key['time']:g}_{target.machine}"
-    file = folder / ("".join(letter if letter.isalnum() else "_" for letter in name) + ".db")
-    if fresh:
-        file.unlink(missing_ok=True)
-
-    with sd.open_store(f"sqlite:///{file}") as store:
-        result = slice_.whole(
-            sd.tune(
-                LAYERS[layer],
-                target=target,
-                sketches=[direct_cuda],
-                search=search.name,
-                options=search.options,
-                time=seconds_left(store, key["time"]),
-                seed=seed,
-                store=store,
-                resume=True,
-                transfer=False,
-                on_progress=slice_.progress,
-            )
-        )
-        counts, spent = Counter[str](), defaultdict[str, float](float)
-        for _, trials in store.dump(Filter()):
-            for trial in trials:
-                counts[trial.measurement.status.value] += 1
-                spent[trial.measurement.status.value] += trial.measurement.phases.total
-    curve = [list(point) for point in result.curve]
-    return {"curve": curve, "seconds": result.seconds, "statuses": dict(counts), "status_seconds": dict(spent)}
+    tuning = tuned(
+        slice_,
+        f"{key['layer']}: {search.label}, seed {key['seed']}, {key['time']:g} s, {target.machine}",
+        LAYERS[key["layer"]],
+        seconds=key["time"],
+        fresh=fresh,
+        target=target,
+        sketches=[direct_cuda],
+        search=search.name,
+        options=search.options,
+        seed=key["seed"],
+        transfer=False,
+    )
+    counts, spent = Counter[str](), defaultdict[str, float](float)
+    for trial in tuning.trials:
+        counts[trial.measurement.status.value] += 1
+        spent[trial.measurement.status.value] += trial.measurement.phases.total
+    curve = [list(point) for point in tuning.result.curve]
+    return {"curve": curve, "seconds": tuning.seconds, "statuses": dict(counts), "status_seconds": dict(spent)}
 
 
 def compiled(workload: Any, target: Machine, points: int) -> dict[str, tuple[int, float]]:

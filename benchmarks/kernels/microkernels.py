@@ -1,22 +1,25 @@
 """Tunes the six micro-kernels of the papers and times them beside torch and TensorFlow, in interleaved rounds.
 
-    microkernels.py [--shapes K0,K3] [--searches storm,droplet:preset=paper] [--trials 1000] [--rounds 15] [--show]
-                    [--fresh]
+    microkernels.py [--target cuda] [--minutes 9] [--shapes K0,K3] [--searches storm,droplet:preset=paper]
+                    [--trials 1000] [--rounds 15] [--show] [--fresh]
 
 They are those of Figure 17 of the Droplet Search paper and of Figure 19 of the DPAnsor paper: matmul, conv2d,
 depthwise convolution, average pooling, sum and ReLU (K0 to K5 in _shapes.py). By default each is tuned by `droplet` and
 `annealing` (Droplet and XGB of Figure 17), `evolutionary` (Ansor, with 1,000 trials in Figure 19), `dpansor` with N of
 100 and 300 (Figure 19), all as their papers print them, and by `storm`. A search ends when it has converged or spent
-`--trials`.
+`--trials`. `original` is the kernel without a schedule, which Figure 17 has, too; on a GPU its outputs are spread over
+blocks and threads. It takes part on GPUs; on a CPU it has to be asked for, because K1 takes half a minute.
 
-Where this differs from the papers: it is this machine's CPU, not a GPU. TensorFlow is a `tf.function` with and without
-XLA, and torch is eager or has its weights packed; the papers call both eagerly. The searches have the built-in
-sketches, among them Winograd for K1, not the templates of TOPI, which has none for the last three kernels. Intervals of
-times (95%) stand beside the papers' test (Student's t, 5%, three samples: `_race.similar`).
+Where this differs from the papers: on a CPU TensorFlow is a `tf.function` with and without XLA, and torch is eager or
+has its weights packed; the papers call both eagerly. On a GPU torch is captured in a CUDA graph, and TensorFlow takes
+no part. The searches have the built-in sketches, among them Winograd for K1 on a CPU, not the templates of TOPI, which
+has none for the last three kernels. Intervals of times (95%) stand beside the papers' test (Student's t, 5%, three
+samples: `_race.similar`).
 
-Every tuning and every race is one line of benchmarks/recorded/microkernels.jsonl as soon as it is done; a second run
-goes on from there. `--show` prints what is kept as Markdown. With 1,000 trials it takes hours. Run it on an idle
-machine.
+Every tuning and every race is one line of benchmarks/recorded/microkernels.jsonl (on a GPU:
+benchmarks/out/microkernels_cuda.jsonl) as soon as it is done; a second run goes on from there, also in the middle of a
+tuning that `--minutes` has ended. `--show` prints what is kept as Markdown. With 1,000 trials it takes hours. Run it on
+an idle machine. `--target opencl` is a dry run where there is no GPU, with PoCL.
 """
 
 from __future__ import annotations
@@ -31,32 +34,34 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
-from _common import RECORDED, Campaign, campaign_parser, chosen, machine, markdown
+from _common import Campaign, campaign_parser, chosen, machine, markdown
+from _contenders import PEERS, operator_specs
 from _race import race, similar
 from _shapes import MICRO, SHAPES
+from _slices import Slice, SlicedTuning, add_target, kept_in, target_here, tuned
 
-import stormdrop as sd
-from stormdrop.bench.contender import ContenderSpec
-from stormdrop.bench.peers import OPERATOR_PEERS
 from stormdrop.bench.result import TOLERANCE
 from stormdrop.compare.search_spec import SearchSpec, parse_searches
+from stormdrop.machine.contract import CPU, Machine
 
 MICRO_KERNELS = [name for name, shape in SHAPES.items() if shape.origin == MICRO]
 SEARCHES = (
     "droplet:preset=paper,annealing:preset=paper,evolutionary:preset=paper,dpansor:preset=paper:N=100,"
     "dpansor:preset=paper:N=300,storm"
 )
-PEERS = ("torch", "torch-packed", "tensorflow", "tensorflow-xla")
+DEFAULT_PEERS = {**PEERS, CPU: ("torch", "torch-packed", "tensorflow", "tensorflow-xla")}
 
 
 def main() -> None:
     options = _options()
     setting = {"trials": options.trials, "seed": options.seed}
-    host = None if options.show else machine()
-    campaign = Campaign(RECORDED / "microkernels.jsonl", host, options, several=True)
-    if not options.show:
-        for name in options.shapes:
-            complete(campaign, name, options.searches, setting, options)
+    target = None if options.show else target_here(options.target)
+    host = None if target is None else machine(target)
+    campaign = Campaign(kept_in("microkernels", options.target), host, options, several=True)
+    if target is not None:
+        with Slice(options.minutes) as slice_:
+            for name in options.shapes:
+                complete(campaign, name, setting, options, target, slice_)
     kept = [entry for entry in campaign.entries if all(entry[key] == value for key, value in setting.items())]
     print(table([entry for entry in kept if entry["shape"] in options.shapes]))
 
@@ -64,62 +69,48 @@ def main() -> None:
 def complete(
     campaign: Campaign,
     name: str,
-    searches: Sequence[SearchSpec],
     setting: Mapping[str, Any],
     options: argparse.Namespace,
+    target: Machine,
+    slice_: Slice,
 ) -> None:
     """Tunes a kernel with the searches that are missing, and races the results with the peers."""
     key = {"shape": name, **setting}
-    done = [
-        campaign.once({**key, "search": search.label}, partial(tuned, name, search, options.trials, options.seed))
-        for search in searches
-    ]
+    workload = SHAPES[name].workload()
+    searches: list[SearchSpec] = options.searches
+
+    def one(search: SearchSpec) -> dict[str, Any]:
+        what = f"{name}: {search.label}, {options.trials} trials, seed {options.seed}, {target.machine}"
+        how = {"target": target, "search": search.name, "options": search.options}
+        budget = {"trials": options.trials, "seed": options.seed, "fresh": options.fresh}
+        return described_tuning(tuned(slice_, what, workload, **how, **budget))
+
+    done = [campaign.once({**key, "search": search.label}, partial(one, search)) for search in searches]
 
     def raced() -> dict[str, Any]:
-        working = [tuning for tuning in done if tuning["best"] is not None]
+        slice_.check()
+        working = {tuning["search"]: tuning["best"] for tuning in done if tuning["best"] is not None}
         if not working:
             sys.exit(f"{name}: no search has found a kernel that works: {done[0]['error']}")
-        return {"race": race(specs(name, working, options), working[0]["search"], options.rounds)}
+        specs = operator_specs(workload, target, working, options.against, options.seed)
+        return {"race": race(specs, next(iter(working)), options.rounds)}
 
     campaign.once({**key, "contenders": [*(search.label for search in searches), *options.against]}, raced)
 
 
-def tuned(name: str, search: SearchSpec, trials: int, seed: int) -> dict[str, Any]:
-    """One tuning from nothing. Without a working candidate `best` is None, and the error says why."""
-    print(f"{name}: {search.label}", file=sys.stderr, flush=True)
-    with sd.open_store("sqlite://") as store:
-        result = sd.tune(
-            SHAPES[name].workload(),
-            search=search.name,
-            options=search.options,
-            trials=trials,
-            seed=seed,
-            store=store,
-            fresh=True,
-        )
-    if result.interrupted:
-        sys.exit(130)
+def described_tuning(tuning: SlicedTuning) -> dict[str, Any]:
+    """A tuning from nothing as an entry. Without a working candidate `best` is None, and the error says why."""
+    result = tuning.result
     best = result.best
     return {
         "best": None if best is None else {"sketch": best.sketch, "config": dict(best.config)},
         "error": result.error,
-        "tuning_seconds": result.seconds,
+        "tuning_seconds": tuning.seconds,
         "measured": result.trials,
         "failed": result.failed,
         "converged": result.converged,
         "curve": [list(point) for point in result.curve],
     }
-
-
-def specs(name: str, tunings: Sequence[Mapping[str, Any]], options: argparse.Namespace) -> list[ContenderSpec]:
-    """The best schedule of each tuning that has one, and the peers."""
-    workload = SHAPES[name].workload()
-    inputs = workload.random_inputs(options.seed)
-    ours = {"workload": workload, "inputs": inputs}
-    theirs = {"operator": workload.name.split()[0], "arguments": dict(workload.arguments), "inputs": inputs}
-    maker = "stormdrop.bench.peers.ours:TunedOperator"
-    found = [ContenderSpec(tuning["search"], maker, {**ours, **tuning["best"]}) for tuning in tunings]
-    return [*found, *(ContenderSpec(peer, OPERATOR_PEERS[peer], theirs) for peer in options.against)]
 
 
 def table(entries: Sequence[Mapping[str, Any]]) -> str:
@@ -148,17 +139,18 @@ def table(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def _options() -> argparse.Namespace:
     parser = campaign_parser(__doc__)
+    add_target(parser)
     parser.add_argument("--shapes", default=",".join(MICRO_KERNELS), help="kernels, separated by commas (%(default)s)")
     parser.add_argument("--searches", default=SEARCHES, help="searches, separated by commas (%(default)s)")
     parser.add_argument("--trials", type=int, default=1000, help="the most candidates of a tuning (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of a race (%(default)s)")
-    parser.add_argument("--against", default=",".join(PEERS), help="peers, separated by commas (%(default)s)")
+    parser.add_argument("--against", help="peers, separated by commas (those that the target has, see above)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
     options = parser.parse_args()
     options.shapes, options.searches = chosen(options.shapes, MICRO_KERNELS, "shape"), parse_searches(options.searches)
-    options.against = [peer for peer in options.against.split(",") if peer]
-    if unknown := [peer for peer in options.against if peer not in OPERATOR_PEERS]:
-        sys.exit(f"there is no peer {unknown[0]}; the peers are {', '.join(OPERATOR_PEERS)}")
+    device = options.target.partition("/")[0]
+    against = ",".join(DEFAULT_PEERS.get(device, ())) if options.against is None else options.against
+    options.against = chosen(against, PEERS.get(device, ()), "peer") if against else []
     return options
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -46,14 +47,29 @@ def test_other_errors_are_not_taken_for_the_end(slices: ModuleType) -> None:
         raise ValueError("a fault")
 
 
-def test_a_tuning_has_the_time_that_earlier_calls_have_left(slices: ModuleType) -> None:
-    with sd.open_store("sqlite://") as store:
-        assert slices.seconds_left(store, 60.0) == 60.0
+def test_a_tuning_goes_on_with_the_time_that_earlier_calls_have_left(
+    slices: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call is over after a batch, the second one finishes; a tuning that is finished leaves no database."""
+    given = []
+
+    def tune(_: object, *, time: float, store: Any, resume: bool, on_progress: object) -> SimpleNamespace:
+        given.append(time)
         space = sd.Space("numbers", [sd.Ordinal("x", [1, 2, 3])])
-        sd.minimize(space, lambda config: float(config["x"]), search="grid", trials=2, store=store, name="x")
-        left = slices.seconds_left(store, 60.0)
-        assert 0 < left < 60.0
-        assert slices.seconds_left(store, 60.0 - left) == 1.0
+        trials = 1 if len(given) == 1 else None
+        sd.minimize(space, lambda config: config["x"], search="grid", trials=trials, store=store, name="x")
+        return SimpleNamespace(interrupted=len(given) == 1, seconds=5.0)
+
+    monkeypatch.setattr(slices, "OUT", tmp_path)
+    monkeypatch.setattr(slices, "tune", tune)
+    with slices.Slice(minutes=1) as slice_:
+        slices.tuned(slice_, "a: b", sd.operators.matmul(4, 4, 4), seconds=60.0)
+    assert not slice_.finished and given == [60.0]
+    assert [file.name for file in (tmp_path / "tunings").glob("*.db")] == ["a__b.db"]
+    tuning = slices.tuned(slice_, "a: b", sd.operators.matmul(4, 4, 4), seconds=60.0)
+    assert given[1] < 60.0 and tuning.seconds == pytest.approx(60.0 - given[1] + 5.0)
+    assert {trial.config["x"] for trial in tuning.trials} == {1, 2, 3}
+    assert not list((tmp_path / "tunings").glob("*.db"))
 
 
 def test_without_the_device_there_is_one_line(slices: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from stormdrop import operators
-from stormdrop.bench.contender import Contender, Unavailable
+from stormdrop.bench.contender import Contender, TimedByDevice, Unavailable
 from stormdrop.bench.peers import OPERATOR_PEERS
+from stormdrop.bench.peers.ours import OperatorOnDevice
 from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Cpu
 
 ACTIVATIONS = ("relu6", "silu", "gelu", "hardswish", "sigmoid", "tanh")
 DENSE = {"m": "8", "n": "48", "k": "32", "bias": "1"}
@@ -107,3 +109,13 @@ def test_a_bound_output_is_in_the_layout_of_the_workload(peer: str, layout: str)
     assert output.shape == ((1, 5, 7, 2) if layout == "NHWC" else (1, 2, 5, 7))
     assert output.flags.c_contiguous
     assert "layout" in contender.settings
+
+
+@pytest.mark.compiles
+def test_a_schedule_is_timed_by_the_clock_of_its_device() -> None:
+    workload = operators.matmul(4, 8, 16)
+    inputs = workload.random_inputs(0)
+    contender = OperatorOnDevice(workload, Cpu.detect(), workload.function, inputs, threads=1)
+    (output,), (right,) = contender.outputs(), workload.reference(inputs)
+    np.testing.assert_allclose(output, right, rtol=1e-5)
+    assert isinstance(contender, TimedByDevice) and contender.seconds(10) > 0
