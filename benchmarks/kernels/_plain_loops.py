@@ -10,6 +10,9 @@ the canonical one. What is ours, because the text does not say it:
   inside.
 - The image has no padding, so the output has 1,022 x 1,022 elements.
 - Nothing is parallel, vectorised or unrolled by the schedule. LLVM does what it likes with the innermost loop.
+- On a GPU the tiles are the thread blocks: `i j k` becomes `i0 j0 i1 j1 k`, with blocks over the tiles, and a thread
+  for each element of a tile. Without tiles every block has one thread. More than 1,024 threads are refused, as the
+  paper has invalid points for thread blocks.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from stormdrop.ir.workload import Workload
 
 SIZES = list(range(0, 129, 8))
 """The tile sizes: 17 values."""
+
+MOST_THREADS = 1024
+"""Threads of a block."""
 
 
 @sd.template
@@ -39,6 +45,21 @@ def ikj(schedule: Any, knobs: Any) -> None:
 def ij(schedule: Any, knobs: Any) -> None:
     """A convolution of one channel, row by row. The loops k and l are those over the filter."""
     _tiled(schedule, knobs, "ijkl", tiled="ij", sums="kl")
+
+
+@sd.template
+def blocks(schedule: Any, knobs: Any) -> None:
+    """A matrix product, or a convolution of one channel, by thread blocks."""
+    block = knobs.reduction()
+    i, j, *sums = (loop for loop in schedule.get_loops(block) if knobs.extent(loop) > 1)
+    tile = [max(1, knobs.ordinal(f"tile_{name}", SIZES)) for name in "ij"]
+    if tile[0] * tile[1] > MOST_THREADS:
+        raise ValueError(f"{tile[0]} x {tile[1]} threads: a block has {MOST_THREADS} at most")
+    (i0, i1), (j0, j1) = (schedule.split(loop, [None, size]) for loop, size in zip((i, j), tile, strict=True))
+    schedule.reorder(i0, j0, i1, j1, *sums)
+    for loop, axis in ((i0, "blockIdx.y"), (j0, "blockIdx.x"), (i1, "threadIdx.y"), (j1, "threadIdx.x")):
+        schedule.bind(loop, axis)
+    schedule.decompose_reduction(block, sums[0])
 
 
 def mm2d() -> Workload:

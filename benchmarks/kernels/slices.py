@@ -269,6 +269,7 @@ def show(entries: Mapping[str, Mapping[str, Any]]) -> None:
         "knobs",
         "points",
         "failed",
+        "disturbed",
         "margin",
         "corner",
         "origin",

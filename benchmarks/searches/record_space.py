@@ -15,7 +15,7 @@ import gzip
 import io
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ from _common import OUT, Campaign, campaign_parser
 import stormdrop as sd
 from stormdrop.compare import recordings
 from stormdrop.ir.workload import Workload
-from stormdrop.measure.contract import KernelSetup
-from stormdrop.measure.local import LocalMeasurer
+from stormdrop.machine.contract import Machine
+from stormdrop.measure.contract import KernelSetup, Measurer
+from stormdrop.measure.sites import site_of
 from stormdrop.records import Filter, Outcome, Problem, Record, Setting, StoredTrial, open_store, write_lines
 from stormdrop.records.codec import trial_from_json, trial_to_json
 from stormdrop.sketches.contract import AnySketch
@@ -64,7 +65,7 @@ def main() -> None:
 
 def record(
     workload: Workload,
-    target: sd.Cpu,
+    target: Machine,
     sketches: Sequence[tuple[AnySketch, Space]],
     ledger: Path,
     out: Path,
@@ -73,6 +74,7 @@ def record(
     passes: int = 1,
     seed: int = 0,
     fresh: bool = False,
+    before_batch: Callable[[], None] = lambda: None,
 ) -> None:
     """Measures points of spaces, and writes them as a recording as soon as all are there.
 
@@ -80,7 +82,7 @@ def record(
 
     Args:
         workload: the kernel.
-        target: this machine.
+        target: this machine, or a device of it.
         sketches: its sketches with their spaces.
         ledger: the file to which measurements are written as they come, and from which a run goes on.
         out: the recording.
@@ -88,13 +90,14 @@ def record(
         passes: how often each is measured.
         seed: the seed of the points that are picked and of the orders.
         fresh: forget what the ledger holds.
+        before_batch: may raise something to end, so that another run goes on there.
     """
     spaces = [space for _, space in sketches]
     rng = np.random.default_rng(seed)
     candidates = [Candidate(space.name, point) for space in spaces for point in space.points()]
     candidates = [candidates[i] for i in rng.permutation(len(candidates))[:points]]
     todo = [(number, candidates[i]) for number in range(passes) for i in rng.permutation(len(candidates))]
-    problem = Problem(workload.key, workload.text, workload.name, f"llvm {target.mcpu}", target.machine)
+    problem = Problem(workload.key, workload.text, workload.name, target.kind, target.machine)
     setting = Setting(
         search="all points",
         seed=seed,
@@ -119,9 +122,8 @@ def record(
     known = _known(campaign, identity, setting.sketches)
     begin = time.perf_counter() - (known[-1].elapsed if known else 0.0)
     if len(known) < len(todo):
-        measurer = LocalMeasurer(KernelSetup(workload, target, sketches))
-        with measurer:
-            for trial in _measured(measurer, spaces, todo, len(known), setting.sketches, begin):
+        with site_of(target).measurer(KernelSetup(workload, target, sketches)) as measurer:
+            for trial in _measured(measurer, spaces, todo, len(known), setting.sketches, begin, before_batch):
                 campaign.keep(trial_to_json(trial))
                 known.append(trial)
         print()
@@ -147,16 +149,18 @@ def _known(campaign: Campaign, identity: dict[str, Any], fingerprints: Any) -> l
 
 
 def _measured(
-    measurer: LocalMeasurer,
+    measurer: Measurer,
     spaces: Sequence[Space],
     todo: Sequence[tuple[int, Candidate]],
     done: int,
     fingerprints: Any,
     begin: float,
+    before_batch: Callable[[], None],
 ) -> Iterator[StoredTrial]:
     """Measures what is left to do, and yields each trial as soon as it is known."""
     by_name = {space.name: space for space in spaces}
     for start in range(done, len(todo), BATCH):
+        before_batch()
         batch = [candidate for _, candidate in todo[start : start + BATCH]]
         measured = measurer.measure([Request(candidate, REPEATS) for candidate in batch])
         for position, (candidate, measurement) in enumerate(zip(batch, measured, strict=True), start):

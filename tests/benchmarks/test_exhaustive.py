@@ -90,7 +90,7 @@ def test_a_space_is_recorded_on_from_where_it_was_ended(
     again = ledger.read_text().splitlines(keepends=True)
     assert again[:10] == whole[:10]
     assert [json.loads(line)["config"] for line in again[1:]] == [json.loads(line)["config"] for line in whole[1:]]
-    monkeypatch.setattr(scripts["record_space"], "LocalMeasurer", None)  # nothing is left to measure
+    monkeypatch.setattr(scripts["record_space"], "site_of", None)  # nothing is left to measure
     run()
     assert recordings.load(out).recorded.keys() == recording.recorded.keys()
     with pytest.raises(SystemExit, match="was begun with other points: move it away first"):

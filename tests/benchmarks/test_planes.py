@@ -6,16 +6,21 @@ import importlib
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import tvm
 from tvm.s_tir import Schedule
 
 import stormdrop as sd
+from stormdrop.bench.peers.ours import OperatorOnDevice
+from stormdrop.codegen.cuda import launches
+from stormdrop.codegen.serial_loops import with_serial_loops
 from stormdrop.ir.workload import Workload
 from stormdrop.testing.sketches import check_sketch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 PRODUCT = sd.operators.matmul(20, 24, 18)
+A100 = sd.parse_machine("cuda/a100")
 IMAGE = sd.operators.conv2d(1, 12, 14, 1, 1, 3, 3)
 
 
@@ -60,9 +65,29 @@ def test_loops_over_tiles_are_outside_of_both_loops(
     assert [extent for extent in around if extent > 1] == nest
 
 
+@pytest.mark.compiles
+@pytest.mark.parametrize("workload", [PRODUCT, IMAGE])
+def test_tiles_of_a_gpu_are_thread_blocks(scripts: dict[str, ModuleType], workload: Workload) -> None:
+    blocks = scripts["_plain_loops"].blocks
+    rows, columns = (10, 12) if workload is IMAGE else (20, 24)
+    for config, threads in (({"tile_i": 0, "tile_j": 0}, (1, 1)), ({"tile_i": 8, "tile_j": 16}, (16, 8))):
+        (launch,) = launches(blocks.apply(workload, A100, config).main, A100)
+        across, down = threads
+        assert launch.threads == across * down
+        assert launch.blocks == -(-rows // down) * -(-columns // across)
+    tiled = with_serial_loops(blocks.apply(workload, A100, {"tile_i": 8, "tile_j": 16}).main)
+    inputs = workload.random_inputs(0)
+    (output,) = OperatorOnDevice(workload, sd.Cpu.detect(), tiled, inputs, threads=1).outputs()
+    (right,) = workload.reference(inputs)
+    np.testing.assert_allclose(output, right, rtol=1e-5)
+    with pytest.raises(ValueError, match="128 x 16 threads: a block has 1024 at most"):
+        blocks.apply(workload, A100, {"tile_i": 128, "tile_j": 16})
+
+
 def test_the_planes_have_the_paper_s_17_values_each(scripts: dict[str, ModuleType], target: sd.Cpu) -> None:
     for kernel, loops in scripts["planes"].PLANES.values():
-        knobs = loops.space(kernel(), target).knobs
+        space = loops.space(kernel(), A100 if loops.name == "blocks" else target)
+        knobs = space.knobs
         assert [[knob.value(coords) for coords in knob] for knob in knobs] == [list(range(0, 129, 8))] * 2
 
 
@@ -71,10 +96,10 @@ def test_a_plane_is_measured_twice_and_then_only_described(
 ) -> None:
     monkeypatch.setattr(scripts["_plain_loops"], "SIZES", [0, 8, 16])
     workload = sd.operators.matmul(20, 24, 16)  # no other test has made its space, which is kept, with all sizes
-    first = scripts["planes"].measured("small", workload, scripts["_plain_loops"].ikj, tmp_path)
+    first = scripts["planes"].measured("small", workload, scripts["_plain_loops"].ikj, target, tmp_path)
     assert first["points"] == 9 and not first["failed"]
     assert first["plane"]["knobs"] == ["tile_k", "tile_j"]
     assert first["plane"]["values"] == [[0, 8, 16]] * 2
     assert len(list(tmp_path.glob("plane_small_[12].ledger.jsonl"))) == 2
-    monkeypatch.setattr(scripts["record_space"], "LocalMeasurer", None)  # nothing is left to measure
-    assert scripts["planes"].measured("small", workload, scripts["_plain_loops"].ikj, tmp_path) == first
+    monkeypatch.setattr(scripts["record_space"], "site_of", None)  # nothing is left to measure
+    assert scripts["planes"].measured("small", workload, scripts["_plain_loops"].ikj, target, tmp_path) == first
