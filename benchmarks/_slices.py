@@ -6,6 +6,8 @@ import argparse
 import math
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -136,20 +138,40 @@ def tuned(
         SliceOver: The time of this call is over, and the tuning is not finished.
     """
     slice_.check()
+    with unfinished(name, fresh) as store:
+        spent = seconds_spent(store)
+        time_left = None if seconds is None else max(1.0, seconds - spent)  # at least a second, so that it finishes
+        result = slice_.whole(
+            tune(workload, time=time_left, store=store, resume=True, on_progress=slice_.progress, **how)
+        )
+        return SlicedTuning(result, spent + result.seconds, _trials(store))
+
+
+@contextmanager
+def unfinished(name: str, fresh: bool = False) -> Iterator[Store]:
+    """The database of a tuning that may have begun in an earlier call. It is removed when the tuning is finished.
+
+    Args:
+        name: The name of the tuning, which is printed.
+        fresh: Whether it begins from nothing.
+    """
     print(name, file=sys.stderr, flush=True)
     file = OUT / "tunings" / ("".join(letter if letter.isalnum() else "_" for letter in name) + ".db")
     file.parent.mkdir(parents=True, exist_ok=True)
     if fresh:
         file.unlink(missing_ok=True)
     with open_store(f"sqlite:///{file}") as store:
-        spent = max((trial.elapsed for trial in _trials(store)), default=0.0)
-        time_left = None if seconds is None else max(1.0, seconds - spent)  # at least a second, so that it finishes
-        result = slice_.whole(
-            tune(workload, time=time_left, store=store, resume=True, on_progress=slice_.progress, **how)
-        )
-        trials = _trials(store)
+        yield store
     file.unlink()
-    return SlicedTuning(result, spent + result.seconds, trials)
+
+
+def seconds_spent(store: Store) -> float:
+    """The seconds of a tuning in earlier calls.
+
+    Args:
+        store: Its database.
+    """
+    return max((trial.elapsed for trial in _trials(store)), default=0.0)
 
 
 def _trials(store: Store) -> list[StoredTrial]:

@@ -17,6 +17,7 @@ from stormdrop.bench.contender_process import ContenderProcess
 from stormdrop.bench.turns import TURN, take_turns
 from stormdrop.errors import MeasureError
 from stormdrop.ir.relative_error import relative_error
+from stormdrop.machine.contract import CPU
 from stormdrop.measure.timing import TimingPlan
 from stormdrop.statistics import median_interval, ratio_interval, student
 
@@ -26,10 +27,10 @@ PAPER_SAMPLES = 3
 _SHORT = 3.0  # seconds; rounds of usual turns are about five times as long
 
 
-def artifacts(folder: Path, names: Sequence[str], feeds: Mapping[str, Any]) -> list[ContenderSpec]:
-    """The saved models of a folder as contenders."""
-    maker = "stormdrop.bench.peers.ours:TunedModel"
-    return [ContenderSpec(name, maker, {"artifact": str(folder / name), "inputs": feeds}) for name in names]
+def artifacts(folder: Path, names: Sequence[str], feeds: Mapping[str, Any], device: str = CPU) -> list[ContenderSpec]:
+    """The saved models of a folder, which are all for one kind of device, as contenders."""
+    maker = f"stormdrop.bench.peers.ours:{'TunedModel' if device == CPU else 'ModelOnGpu'}"
+    return [ContenderSpec(name, maker, {"artifact": str(folder / name), "inputs": feeds}, device) for name in names]
 
 
 def race(specs: Sequence[ContenderSpec], reference: str, rounds: int) -> dict[str, Any]:

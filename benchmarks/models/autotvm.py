@@ -1,14 +1,15 @@
 """The headline of the Droplet Search paper: six models, each kernel tuned on its own by the searches of AutoTVM.
 
-    autotvm.py [--models resnet18,vgg16] [--searches droplet,random] [--trials 2000] [--rounds 15]
-               [--show] [--table] [--layers] [--fresh]
+    autotvm.py [--target cuda] [--minutes 9] [--models resnet18,vgg16] [--searches droplet,random]
+               [--trials 2000] [--shared] [--rounds 15] [--show] [--table] [--layers] [--fresh]
 
 The models are the six of the paper (its Figure 9; papers.py says what stands for each). AutoTVM has one template per
 kernel and tunes one kernel after the other, without a budget that they share. So here every convolution and matrix
 product has the space of one sketch, the default one, and each search has `--trials` candidates at most for each
 kernel. All searches are as the papers print them (`preset=paper`): `droplet`, `grid`, `random`, `genetic` (AutoTVM's
 GA), `annealing` (XGB), and `evolutionary` (the search of Ansor, with rounds of min(64, K / L), where K is `--trials`
-for each of the L kernels). A kernel that several models have is tuned once.
+for each of the L kernels). With `--shared` a search has `--trials` candidates for each model, in equal shares for its
+kernels. A kernel that several models have is tuned once; its share is then that of the first of them.
 
 The best candidate of a search is the one that it measured as the fastest. The models made of these take turns (Figure
 11), with that of all default schedules ("No opt"), and so do the kernels of ResNet-18 and VGG-16 (Figure 18). A search
@@ -29,17 +30,17 @@ Where this differs from the paper:
   is ours.
 - Student's t-test on three samples, with which the paper compares, stands beside intervals of ratios of all rounds.
 
-Every tuning and every race is one line of benchmarks/recorded/autotvm.jsonl as soon as it is done, and a second run on
-the same CPU goes on from there. `--show` prints Figures 11 and 18 as Markdown, for each CPU; `--table` prints only the
-first of them, `--layers` only the second. All models
-with 100 trials take some hours, with 2,000 days. Run it on an idle machine.
+Every tuning and every race is one line of benchmarks/recorded/autotvm.jsonl (on a GPU:
+benchmarks/out/autotvm_cuda.jsonl) as soon as it is done, and a second run on the same CPU or GPU goes on from there,
+also in the middle of a tuning that `--minutes` has ended. `--show` prints Figures 11 and 18 as Markdown, for each of
+them; `--table` prints only the first of them, `--layers` only the second. All models with 100 trials take some hours,
+with 2,000 days. Run it on an idle machine. `--target opencl` is a dry run where there is no GPU, with PoCL.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,14 +50,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _autotvm_tables import layer_table, model_table
-from _common import OUT, RECORDED, Campaign, campaign_parser, chosen, machine
+from _common import OUT, Campaign, campaign_parser, chosen, machine
+from _contenders import operator_specs, with_tuples
 from _race import artifacts, race
+from _slices import Slice, SliceOver, add_target, kept_in, target_here, unfinished
 from papers import MODELS, exported
 
 import stormdrop as sd
-from stormdrop.bench.contender import ContenderSpec
 from stormdrop.errors import MeasureError, UnsupportedFunction
 from stormdrop.ir.workload import Workload
+from stormdrop.machine.contract import CPU, CUDA, OPENCL, Machine
 from stormdrop.machine.limits.passing import passing_between
 from stormdrop.model.building.builder import ModelBuilder, provenance_of, source_of
 from stormdrop.model.building.repair import verified_or_repaired
@@ -66,7 +69,10 @@ from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.model.verification.references import with_references
 from stormdrop.model.verification.verify import Reference
+from stormdrop.records import Store
+from stormdrop.sketches.contract import AnySketch
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
+from stormdrop.sketches.gpu.contraction import GpuContraction
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions
@@ -87,6 +93,9 @@ SEARCHES = {
 
 ANSOR = "ansor"
 """The arm that has the sketches of the rules; all others have the template."""
+
+TEMPLATES: Mapping[str, AnySketch] = {CPU: RegisterBlocked(), CUDA: GpuContraction(), OPENCL: GpuContraction()}
+"""The template of convolutions and matrix products, by the kind of device."""
 
 _FOLDER = OUT / "autotvm"
 
@@ -110,11 +119,16 @@ class Layer:
 
 def main() -> None:
     options = _options()
-    setting = {"trials": options.trials, "seed": options.seed}
-    show = options.show or options.table or options.layers
-    campaign = Campaign(RECORDED / "autotvm.jsonl", None if show else machine(), options, several=True)
-    for model in () if show else options.models:
-        complete(campaign, model, options, {**setting, "cpu": sd.Cpu.detect().cpu})
+    trials = f"{options.trials} per model" if options.shared else options.trials
+    setting = {"trials": trials, "seed": options.seed}
+    target = None if options.show or options.table or options.layers else target_here(options.target)
+    host = None if target is None else machine(target)
+    campaign = Campaign(kept_in("autotvm", options.target), host, options, several=True)
+    if target is not None:
+        where = target.cpu if isinstance(target, sd.Cpu) else target.machine
+        with Slice(options.minutes) as slice_:
+            for model in options.models:
+                complete(campaign, model, options, {**setting, "cpu": where}, target, slice_)
     entries = [entry for entry in campaign.entries if all(entry[key] == setting[key] for key in setting)]
     for cpu in dict.fromkeys(entry["cpu"] for entry in entries):
         of_cpu = [entry for entry in entries if entry["cpu"] == cpu]
@@ -127,9 +141,15 @@ def main() -> None:
             print(layer_table(of_cpu, layers, _templated(options.searches)), end="\n\n")
 
 
-def complete(campaign: Campaign, model: str, options: argparse.Namespace, setting: Mapping[str, Any]) -> None:
+def complete(
+    campaign: Campaign,
+    model: str,
+    options: argparse.Namespace,
+    setting: Mapping[str, Any],
+    target: Machine,
+    slice_: Slice,
+) -> None:
     """Does what is missing of a model: its tunings, the races of its kernels, and the race of the whole models."""
-    target = sd.Cpu.detect()
     source = _FOLDER / model / "model.onnx"
     if not source.exists():
         exported(model, source)
@@ -139,8 +159,12 @@ def complete(campaign: Campaign, model: str, options: argparse.Namespace, settin
     campaign.once({**setting, "model": model, "layers": listed}, lambda: {"kernels": len(graph.tasks)})
 
     def tuning(layer: Layer, arm: str) -> dict[str, Any]:
-        print(f"{model}: {layer.workload.name}: {arm}", file=sys.stderr, flush=True)
-        found = tuned(layer.workload, arm, options.trials, options.seed, target)
+        slice_.check()
+        kernels = {each.workload.key for each in layers if each.template or arm == ANSOR}
+        trials = max(1, options.trials // len(kernels)) if options.shared else options.trials
+        name = f"{model}: {layer.workload.name}: {arm}, {setting['trials']}, seed {options.seed}, {setting['cpu']}"
+        with unfinished(name, options.fresh) as store:
+            found = tuned(layer.workload, arm, trials, options.seed, target, store, slice_)
         return {"name": layer.workload.name, **found}
 
     tunings = {
@@ -153,16 +177,19 @@ def complete(campaign: Campaign, model: str, options: argparse.Namespace, settin
     arms = _templated(options.searches)
 
     def raced(layer: Layer) -> dict[str, Any]:
+        slice_.check()
         found = {arm: tunings[layer.workload.key, arm]["best"] for arm in arms}
-        return {"race": race_layer(layer.workload, found, options)}
+        return {"race": race_layer(layer.workload, found, options, target)}
 
     for layer in layers if arms and model in LAYERS else ():
         if layer.template:
             campaign.once({**setting, "layer": layer.workload.key, "arms": arms}, partial(raced, layer))
-    campaign.once(
-        {**setting, "model": model, "arms": options.searches},
-        lambda: race_models(model, graph, layers, tunings, options, target),
-    )
+
+    def raced_models() -> dict[str, Any]:
+        slice_.check()
+        return race_models(model, graph, layers, tunings, options, target)
+
+    campaign.once({**setting, "model": model, "arms": options.searches}, raced_models)
 
 
 def _templated(arms: Sequence[str]) -> list[str]:
@@ -170,7 +197,7 @@ def _templated(arms: Sequence[str]) -> list[str]:
     return [arm for arm in arms if arm != ANSOR]
 
 
-def layers_of(graph: Graph, target: sd.Cpu) -> list[Layer]:
+def layers_of(graph: Graph, target: Machine) -> list[Layer]:
     """The kernels of a graph that can be tuned."""
     layers = []
     for task in graph.tasks:
@@ -180,13 +207,15 @@ def layers_of(graph: Graph, target: sd.Cpu) -> list[Layer]:
             continue  # it gets a plain schedule
         sketches = sketches_for(workload, target)
         if sketches:
-            template = sketches[0][0] == RegisterBlocked()
+            template = sketches[0][0].name == TEMPLATES[target.device].name
             layers.append(Layer(task.index, workload, task.weight, template))
     return layers
 
 
-def tuned(workload: Workload, arm: str, trials: int, seed: int, target: sd.Cpu) -> dict[str, Any]:
-    """One tuning from nothing. Without a working candidate `best` is None, and `error` says why."""
+def tuned(
+    workload: Workload, arm: str, trials: int, seed: int, target: Machine, store: Store, slice_: Slice
+) -> dict[str, Any]:
+    """One tuning from nothing, or the rest of it. Without a working candidate `best` is None, and `error` says why."""
     settings: dict[str, Any] = {"preset": "paper"}
     if SEARCHES[arm] == "evolutionary":
         settings |= {"K": trials, "L": 1}  # of L kernels with as many trials each, min(64, K / L) is the same
@@ -194,16 +223,19 @@ def tuned(workload: Workload, arm: str, trials: int, seed: int, target: sd.Cpu) 
         search=SEARCHES[arm],
         search_options=settings,
         seed=seed,
-        fresh=True,
-        sketches="rules" if arm == ANSOR else [RegisterBlocked()],
+        resume=True,
+        sketches="rules" if arm == ANSOR else [TEMPLATES[target.device]],
         transfer=False,
     )
-    kernel = KernelTask.create(workload, target, options, passing=passing_between(target, sys.maxsize))
-    begin = time.perf_counter()
+    passing = passing_between(target, sys.maxsize) if isinstance(target, sd.Cpu) else None
+    kernel = KernelTask.create(workload, target, options, passing=passing)
     size = sum(space.size for _, space in kernel.sketches)
-    with sd.open_store("sqlite://") as store, kernel.session(store) as session:
+    with kernel.session(store, on_progress=slice_.progress) as session:
         try:
-            session.search(trials=trials)
+            session.search(trials=trials - session.trials)
+        except KeyboardInterrupt:
+            session.finish(interrupted=True)
+            raise SliceOver from None
         except MeasureError as error:
             reason = str(error)  # nothing works: the tuning ends here
         else:
@@ -214,7 +246,7 @@ def tuned(workload: Workload, arm: str, trials: int, seed: int, target: sd.Cpu) 
         "best": None if fastest is None else {"sketch": fastest.sketch, "config": dict(fastest.config)},
         "error": reason,
         "space": size,
-        "search_seconds": time.perf_counter() - begin,
+        "search_seconds": session.effort,
         "measured": result.trials,
         "failed": result.failed,
         "converged": result.converged,
@@ -222,15 +254,14 @@ def tuned(workload: Workload, arm: str, trials: int, seed: int, target: sd.Cpu) 
     }
 
 
-def race_layer(workload: Workload, found: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any] | None:
+def race_layer(
+    workload: Workload, found: Mapping[str, Any], options: argparse.Namespace, target: Machine
+) -> dict[str, Any] | None:
     """The best kernels of all searches in turns; None if none has found any."""
-    inputs = workload.random_inputs(options.seed)
-    maker = "stormdrop.bench.peers.ours:TunedOperator"
     working = {arm: best for arm, best in found.items() if best is not None}
-    specs = [
-        ContenderSpec(arm, maker, {"workload": workload, "inputs": inputs, **best}) for arm, best in working.items()
-    ]
-    return race(specs, specs[0].name, options.rounds) if specs else None
+    if not working:
+        return None
+    return race(operator_specs(workload, target, working, [], options.seed), next(iter(working)), options.rounds)
 
 
 def race_models(
@@ -239,7 +270,7 @@ def race_models(
     layers: Sequence[Layer],
     tunings: Mapping[tuple[str, str], Mapping[str, Any]],
     options: argparse.Namespace,
-    target: sd.Cpu,
+    target: Machine,
 ) -> dict[str, Any]:
     """The models of all searches and the untuned one in turns, and what is to say about each."""
     folder = _FOLDER / model
@@ -251,7 +282,8 @@ def race_models(
         made[arm] = built(graph, references, best, folder, arm, options.seed, target)
         made[arm]["without"] = [entry["name"] for entry in entries.values() if entry and not entry["best"]]
     feeds = references[0].feeds
-    return {"models": made, "race": race(artifacts(folder, list(made), feeds), options.searches[0], options.rounds)}
+    specs = artifacts(folder, list(made), feeds, target.device)
+    return {"models": made, "race": race(specs, options.searches[0], options.rounds)}
 
 
 def built(
@@ -261,7 +293,7 @@ def built(
     folder: Path,
     arm: str,
     seed: int,
-    target: sd.Cpu,
+    target: Machine,
 ) -> dict[str, Any]:
     """Builds, verifies and saves the model with the best schedules of a search, by task; the others have the default.
 
@@ -272,7 +304,7 @@ def built(
     tasks = recorded_tasks(graph, target, options, None)
     provenance = provenance_of(source_of(folder / "model.onnx"), None, options, tasks)
     builder = ModelBuilder(graph, tasks.tasks, target, options, provenance)
-    found = {index: (each["sketch"], _config(each["config"])) for index, each in best.items()}
+    found = {index: (each["sketch"], with_tuples(each["config"])) for index, each in best.items()}
     combination = {**builder.winners, **found}
     verifier = Verifier(builder, references, folder / arm, False, seed)
     model = builder.build(combination)
@@ -280,19 +312,16 @@ def built(
     return {"error": verifier.last.max_error, "replaced": [each.task for each in verified.replaced]}
 
 
-def _config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration as it was before it was written as JSON, which has no tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in config.items()}
-
-
 def _options() -> argparse.Namespace:
     parser = campaign_parser(__doc__)
+    add_target(parser)
     default = ",".join(arm for arm in SEARCHES if arm != ANSOR)
     parser.add_argument("--models", default=",".join(NAMES), help="models, separated by commas (%(default)s)")
     parser.add_argument("--searches", default=default, help="searches, separated by commas (%(default)s)")
     parser.add_argument(
         "--trials", type=int, default=2000, help="the most candidates of a search for each kernel (%(default)s)"
     )
+    parser.add_argument("--shared", action="store_true", help="share --trials out to the kernels of a model")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each race (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of everything random (%(default)s)")
     parser.add_argument("--table", action="store_true", help="as --show, but the models only")

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+import stormdrop as sd
+from stormdrop.records import Filter
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 ARMS = ["droplet", "grid"]
 
@@ -22,19 +25,21 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
-def asked(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def asked(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """What is tuned and raced, in its order. Nothing is tuned in truth: grid finds nothing that works for "b"."""
     layers = [_layer(script, 0, "a", 2, True), _layer(script, 1, "b", 1, True), _layer(script, 2, "pool", 1, False)]
     log: list[str] = []
+    script.tried = tried = []  # type: ignore[attr-defined]
 
-    def tuned(workload: Any, arm: str, trials: int, seed: int, target: Any) -> dict[str, Any]:
+    def tuned(workload: Any, arm: str, trials: int, *_: Any) -> dict[str, Any]:
         log.append(f"{workload.name} {arm}")
+        tried.append(trials)
         works = (workload.name, arm) != ("b", "grid")
         best = {"sketch": "register_blocked", "config": {}} if works else None
         counts = {"space": 99, "search_seconds": 30.0, "measured": trials, "failed": 0, "converged": works, "curve": []}
         return {"best": best, "error": "" if works else "it does not compile", **counts}
 
-    def race_layer(workload: Any, found: Any, options: Any) -> dict[str, Any]:
+    def race_layer(workload: Any, found: Any, *_: Any) -> dict[str, Any]:
         log.append(f"race {workload.name}")
         return {arm: _figures(1e-3 * (1 + (arm == "grid"))) for arm, best in found.items() if best} | {"disturbed": 0}
 
@@ -45,6 +50,7 @@ def asked(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         times = {script.UNTUNED: 9e-3, "droplet": 4e-3, "grid": 4.0001e-3}
         return {"models": models, "race": {name: _figures(each) for name, each in times.items()} | {"disturbed": 1}}
 
+    monkeypatch.setattr(importlib.import_module("_slices"), "OUT", tmp_path)
     monkeypatch.setattr(script, "exported", lambda model, path: None)
     monkeypatch.setattr(script, "import_model", lambda source: SimpleNamespace(tasks=layers))
     monkeypatch.setattr(script, "layers_of", lambda graph, target: layers)
@@ -91,6 +97,39 @@ def test_kernels_of_another_model_are_not_tuned_again(script: ModuleType, asked:
     assert asked[7:] == ["race of models"]  # the paper's Figure 18 has no layers of BERT
 
 
+def test_candidates_of_a_model_are_shared_out_to_its_kernels(
+    script: ModuleType, asked: list[str], tmp_path: Path
+) -> None:
+    options = _options(tmp_path)
+    options.shared = True
+    _complete(script, "vgg16", options)
+    assert script.tried == [3] * 4  # of 7, two kernels have a template
+
+
+@pytest.mark.compiles
+def test_a_tuning_that_a_call_has_ended_goes_on(script: ModuleType) -> None:
+    workload, target = sd.operators.matmul(8, 32, 16), sd.Cpu.detect()
+    with sd.open_store("sqlite://") as store:
+        with script.Slice(minutes=0) as slice_:
+            script.tuned(workload, "grid", 40, 0, target, store, slice_)
+        assert not slice_.finished
+        batch = sum(len(list(trials)) for _, trials in store.dump(Filter()))
+        with script.Slice(minutes=5) as slice_:
+            found = script.tuned(workload, "grid", batch + 1, 0, target, store, slice_)
+        assert 0 < batch < 40 and found["measured"] == batch + 1
+
+
+def test_the_template_of_a_gpu_is_that_of_contractions(script: ModuleType) -> None:
+    target = sd.parse_machine("cuda/a100")
+    functions = {"product": sd.operators.matmul(64, 64, 64), "softmax": sd.operators.softmax(8, 8)}
+    tasks = [
+        SimpleNamespace(index=index, name=name, function=workload.function, constants=(), weight=1)
+        for index, (name, workload) in enumerate(functions.items())
+    ]
+    layers = script.layers_of(SimpleNamespace(tasks=tasks), target)
+    assert {layer.workload.name: layer.template for layer in layers} == {"product": True, "softmax": False}
+
+
 def test_the_tables_tell_failures_and_what_is_similar(script: ModuleType, asked: list[str], tmp_path: Path) -> None:
     options = _options(tmp_path)
     _complete(script, "vgg16", options)
@@ -112,11 +151,10 @@ def test_the_tables_tell_failures_and_what_is_similar(script: ModuleType, asked:
 @pytest.mark.compiles
 def test_a_kernel_is_tuned_by_every_search(script: ModuleType) -> None:
     """In truth, on one that is small. Each search measures in the template's space alone."""
-    import stormdrop as sd
-
     workload = sd.operators.matmul(8, 32, 16)
     for arm in script.SEARCHES:
-        found = script.tuned(workload, arm, 2, 0, sd.Cpu.detect())
+        with sd.open_store("sqlite://") as store, script.Slice(minutes=5) as slice_:
+            found = script.tuned(workload, arm, 2, 0, sd.Cpu.detect(), store, slice_)
         assert found["measured"] == 2 and found["best"] is not None, (arm, found["error"])
         assert (found["best"]["sketch"] == "register_blocked") == (arm != script.ANSOR)
 
@@ -138,8 +176,12 @@ def _figures(seconds: float) -> dict[str, Any]:
 
 
 def _complete(script: ModuleType, model: str, options: argparse.Namespace, cpu: str = "A CPU") -> None:
-    script.complete(script.Campaign(options.file), model, options, {"trials": 7, "seed": 0, "cpu": cpu})
+    setting = {"trials": 7, "seed": 0, "cpu": cpu}
+    with script.Slice(minutes=5) as slice_:
+        script.complete(script.Campaign(options.file), model, options, setting, SimpleNamespace(), slice_)
 
 
 def _options(folder: Path) -> argparse.Namespace:
-    return argparse.Namespace(searches=ARMS, trials=7, seed=0, rounds=3, file=folder / "kept.jsonl")
+    return argparse.Namespace(
+        searches=ARMS, trials=7, shared=False, fresh=False, seed=0, rounds=3, file=folder / "kept.jsonl"
+    )
