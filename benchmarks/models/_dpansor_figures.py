@@ -1,7 +1,8 @@
-"""The tables and plots of `dpansor.py`: Figures 10 to 13 and 16 to 18 of the DPAnsor paper."""
+"""The tables and plots of `dpansor.py`: Figures 10 to 13 and 15 to 18 of the DPAnsor paper."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,11 +29,13 @@ class Experiment:
         model: Its name.
         runs: The figures of the tunings, by run.
         race: What `race.race` returned for the models of all runs.
+        parts: The seconds of runs that are not finished, in the calls that have ended.
     """
 
     model: str
     runs: dict[str, Any] = field(default_factory=dict)
     race: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
 
     @property
     def descents(self) -> dict[int, str]:
@@ -93,6 +96,30 @@ def show(experiment: Experiment) -> None:
     _show_exploiters(experiment)
 
 
+def show_means(experiments: Sequence[Experiment]) -> None:
+    """Prints by N the means of all models: speeds (Figure 11), and the trials of the descents (Figure 18)."""
+    by_budget: defaultdict[int, list[tuple[Experiment, str]]] = defaultdict(list)
+    for experiment in experiments:
+        for budget, run in experiment.descents.items():
+            by_budget[budget].append((experiment, run))
+    lines = []
+    for budget, of_models in sorted(by_budget.items()):
+        trials = sum(experiment.runs[run]["exploited"] for experiment, run in of_models)
+        layers = sum(len(experiment.runs[run]["layers"]) for experiment, run in of_models)
+        lines.append(
+            [
+                str(budget),
+                str(len(of_models)),
+                f"{geometric_mean(experiment.speed(run) for experiment, run in of_models):.3f}",
+                f"{geometric_mean(experiment.tuning_speed(run) for experiment, run in of_models):.2f}",
+                f"{trials / len(of_models):.0f}",
+                f"{trials / layers:.1f}",
+            ]
+        )
+    headings = ["N", "models", "speed", "speed of tuning", "exploitation, per model", "per layer"]
+    table(headings, lines, f"Means of the models, over {BASELINE} (geometric), and trials of the descents")
+
+
 def _verdict(raced: Mapping[str, Any], baseline: Mapping[str, Any]) -> str:
     """What Wilcoxon's rank-sum test says about a run's model."""
     p = float(mannwhitneyu(raced["samples"], baseline["samples"]).pvalue)
@@ -102,7 +129,7 @@ def _verdict(raced: Mapping[str, Any], baseline: Mapping[str, Any]) -> str:
 
 
 def _show_exploiters(experiment: Experiment) -> None:
-    """Prints the times of other exploiters over those of the descents, layer by layer (Figure 16) and in all (14)."""
+    """Prints the times of other exploiters over those of the descents, layer by layer (Figures 15, 16) and in all."""
     droplet = f"N={EXPLORED}"
     others = [run for run in experiment.runs if run.startswith(f"{droplet} ")]
     if not others:

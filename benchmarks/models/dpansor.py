@@ -1,7 +1,7 @@
 """The experiment of the DPAnsor paper on models: explore much, or explore little and then descend.
 
-    dpansor.py [--models squeezenet,resnet18] [--trials 10000] [--N 1,10,25,50,100,200,300,1000] [--exploiters]
-               [--show] [--fresh]
+    dpansor.py [--target cuda] [--minutes 9] [--models squeezenet,resnet18] [--trials 10000]
+               [--N 1,10,25,50,100,200,300,1000] [--exploiters] [--show] [--fresh]
 
 `evolutionary` (Ansor's search) has 10,000 trials over all kernels of a model. `dpansor` explores with N trials over all
 kernels by the same search, and then descends from the best schedule of every kernel until it converges, with 100 trials
@@ -11,7 +11,8 @@ runs of section 3.4: 300 trials, and then grid, random search, GA or XGB with 10
 place.
 
 In the end the models of all runs take turns; the speed is the time of `evolutionary`'s model over theirs. The tables
-and plots are Figures 10 to 13 and 16 to 18 of the paper.
+and plots are Figures 10 to 13 and 16 to 18 of the paper; on a GPU Figures 11, 12, 15 and 18. (Figure 19 is that of
+`kernels/microkernels.py`.) The models are the twenty of the paper; `papers.py` says what stands for each.
 
 Where this differs from the paper:
 
@@ -20,10 +21,13 @@ Where this differs from the paper:
   Without them, each kernel has a cost model of its own.
 - The paper takes means of three samples and Wilcoxon's rank-sum test with p below 0.01. Three samples a side cannot
   give a p below 0.05. The test is the same here, and its samples are the rounds of the race.
+- What is recorded as "squeezenet" with 29 kernels is version 1.0, of the ONNX model zoo.
 
-Every run is a line in benchmarks/recorded/dpansor.jsonl as soon as it is done, and a second run of the script goes on
-from there. The models of an unfinished experiment stay in benchmarks/out/dpansor. SqueezeNet takes an hour with two
-cores. Run it on an idle machine.
+Every run is a line in benchmarks/recorded/dpansor.jsonl (on a GPU: benchmarks/out/dpansor_cuda.jsonl) as soon as it is
+done, and a second run of the script goes on from there, also in the middle of a tuning that `--minutes` has ended. The
+models of an unfinished experiment stay in benchmarks/out/dpansor. SqueezeNet takes an hour with two cores. Run it on an
+idle machine. `--target opencl` is a dry run where there is no GPU, with PoCL; the sketches are then those that rules
+derive.
 """
 
 from __future__ import annotations
@@ -31,50 +35,84 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _common import OUT, RECORDED, Campaign, campaign_parser, chosen, machine
-from _dpansor_figures import BASELINE, EXPLORED, Experiment, draw, show
-from _graphs import NAMES, graph
+from _common import OUT, Campaign, campaign_parser, chosen, machine
+from _dpansor_figures import BASELINE, EXPLORED, Experiment, draw, show, show_means
 from _race import artifacts, race
+from _slices import Slice, SliceOver, add_target, kept_in, target_here, unfinished
+from papers import MODELS, exported
 
 import stormdrop as sd
+from stormdrop.machine.contract import CPU, OPENCL, Machine
 from stormdrop.model.inputs.samples import random_feeds
+from stormdrop.records import Store
 
+NAMES = [name for name, model in MODELS.items() if "DPAnsor" in model.papers]
 EXPLOITERS = ("grid", "random", "genetic", "annealing")
 _FOLDER = OUT / "dpansor"
 
 
 def main() -> None:
     options = _options()
-    host = machine()
+    target = target_here(options.target)
+    host = machine(target)
     setting = {"cpu": host["cpu"], "cores": host["cores"], "trials": options.trials, "features": options.features}
-    campaign = Campaign(RECORDED / "dpansor.jsonl", host, options, several=True)
+    if target.device != CPU:
+        setting |= {"gpu": host["gpu"], "sketches": _sketches(target)}
+    campaign = Campaign(kept_in("dpansor", options.target), host, options, several=True)
     experiments = _recorded(campaign, setting)
-    runs = _runs(options)
-    for model in () if options.show else options.models:
-        experiment = experiments.setdefault(model, Experiment(model))
-        for run, (search, settings, trials) in runs.items():
-            if run in experiment.runs and (run in experiment.race or (_FOLDER / model / run).exists()):
-                continue
-            print(f"{model}: {run}", file=sys.stderr, flush=True)
-            experiment.runs[run] = tune(model, run, search, settings, trials, options)
-            campaign.keep({"model": model, "run": run, "setting": setting, "figures": experiment.runs[run]})
-        if not set(runs) <= set(experiment.race):
-            feeds = random_feeds(sd.load(_FOLDER / model / BASELINE).inputs, options.seed)
-            experiment.race = race(artifacts(_FOLDER / model, list(runs), feeds), BASELINE, options.rounds)
-            campaign.keep({"model": model, "race": experiment.race, "setting": setting})
+    with Slice(options.minutes) as slice_:
+        for model in () if options.show else options.models:
+            complete(campaign, experiments.setdefault(model, Experiment(model)), setting, options, target, slice_)
     done = [experiments[model] for model in options.models if model in experiments and experiments[model].race]
     if not done:
-        sys.exit(f"nothing is recorded in {campaign.file} for this machine and these models")
+        sys.exit(f"no model is finished in {campaign.file} for this machine and this setting")
     for experiment in done:
         show(experiment)
+    show_means(done)
     for path in draw(done, OUT):
         print(path)
+
+
+def complete(
+    campaign: Campaign,
+    experiment: Experiment,
+    setting: Mapping[str, Any],
+    options: argparse.Namespace,
+    target: Machine,
+    slice_: Slice,
+) -> None:
+    """Does what is missing of a model: its tunings and the race of the results."""
+    model = experiment.model
+    runs = _runs(options)
+    for run, (search, settings, trials) in runs.items():
+        if run in experiment.runs and (run in experiment.race or (_FOLDER / model / run).exists()):
+            continue
+        slice_.check()
+        key = {"model": model, "run": run, "setting": setting}
+        begin = time.perf_counter()
+        what = f"{options.trials} trials, {options.features}, seed {options.seed}, {setting.get('gpu', setting['cpu'])}"
+        with unfinished(f"{model}: {run}, {what}", options.fresh) as store:
+            try:
+                figures = tune(model, run, search, settings, trials, options, target, store, slice_)
+            except SliceOver:
+                campaign.keep({**key, "part": time.perf_counter() - begin})
+                raise
+        figures["seconds"] += experiment.parts.get(run, 0.0)
+        experiment.runs[run] = figures
+        campaign.keep({**key, "figures": figures})
+    if not set(runs) <= set(experiment.race):
+        slice_.check()
+        feeds = random_feeds(sd.load(_FOLDER / model / BASELINE).inputs, options.seed)
+        specs = artifacts(_FOLDER / model, list(runs), feeds, target.device)
+        experiment.race = race(specs, BASELINE, options.rounds)
+        campaign.keep({"model": model, "race": experiment.race, "setting": setting})
 
 
 def tune(
@@ -84,24 +122,35 @@ def tune(
     settings: Mapping[str, Any],
     trials: int | None,
     options: argparse.Namespace,
+    target: Machine,
+    store: Store,
+    slice_: Slice,
 ) -> dict[str, Any]:
-    """Tunes one model and returns the figures of the tuning. The artifact stays on disk."""
-    artifact = _FOLDER / model / run
+    """Tunes one model, or goes on with that, and returns the figures of the tuning. The artifact stays on disk.
+
+    Raises:
+        SliceOver: The time of this call is over.
+    """
+    source, artifact = _FOLDER / model / "model.onnx", _FOLDER / model / run
+    if not source.exists():
+        exported(model, source)
     shutil.rmtree(artifact, ignore_errors=True)
-    with sd.open_store("sqlite://") as store:
-        result = sd.tune_model(
-            graph(model),
-            search=search,
-            options=dict(settings),
-            trials=trials,
-            time=None if trials else 24 * 3600.0,  # more than enough: the descents end by themselves
-            seed=options.seed,
-            sketches="meta_schedule",
-            features=options.features,
-            store=store,
-            fresh=True,
-            out=artifact,
-        )
+    result = sd.tune_model(
+        source,
+        target=target,
+        search=search,
+        options=dict(settings),
+        trials=trials,
+        time=None if trials else 24 * 3600.0,  # more than enough: the descents end by themselves
+        seed=options.seed,
+        sketches=_sketches(target),
+        features=options.features,
+        store=store,
+        resume=True,
+        transfer=False,
+        on_progress=lambda _: slice_.check(),  # without the model that Ctrl-C would compile
+        out=artifact,
+    )
     if result.interrupted:
         sys.exit(130)
     document = result.to_json()
@@ -118,6 +167,11 @@ def tune(
         "curve": document["curve"],
         "error": document["verified"]["max_error"],
     }
+
+
+def _sketches(target: Machine) -> str:
+    """Ansor's sketches: TVM's own, which has none for OpenCL."""
+    return "rules" if target.device == OPENCL else "meta_schedule"
 
 
 def _runs(options: argparse.Namespace) -> dict[str, tuple[str, dict[str, Any], int | None]]:
@@ -147,6 +201,8 @@ def _recorded(campaign: Campaign, setting: Mapping[str, Any]) -> dict[str, Exper
             experiment = experiments.setdefault(row["model"], Experiment(row["model"]))
             if "race" in row:
                 experiment.race = row["race"]
+            elif "part" in row:
+                experiment.parts[row["run"]] = experiment.parts.get(row["run"], 0.0) + row["part"]
             else:
                 experiment.runs[row["run"]] = row["figures"]
     return experiments
@@ -154,6 +210,7 @@ def _recorded(campaign: Campaign, setting: Mapping[str, Any]) -> dict[str, Exper
 
 def _options() -> argparse.Namespace:
     parser = campaign_parser(__doc__)
+    add_target(parser)
     parser.add_argument("--models", default="squeezenet,resnet18", help="models, separated by commas (%(default)s)")
     parser.add_argument("--trials", type=int, default=10_000, help=f"trials of {BASELINE} (%(default)s)")
     parser.add_argument("--N", default="1,10,25,50,100,200,300,1000", help="trials of exploration (%(default)s)")
