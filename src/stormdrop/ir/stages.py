@@ -271,8 +271,19 @@ def assemble(
         steps = [
             AttrStmt(IntImm("int32", 0), "extern_scope", IntImm("int32", 1), statement) for statement in statements
         ]
-    body = steps[0] if len(steps) == 1 else SeqStmt(steps)
-    root = SBlock([], [], [], "root", body, alloc_buffers=intermediates)
+    return function_of(parameters, steps, intermediates)
+
+
+def function_of(parameters: Sequence[Buffer], statements: Sequence[Any], allocated: Sequence[Buffer]) -> PrimFunc:
+    """A function named "main" of these statements.
+
+    Args:
+        parameters: The buffers that are its parameters, inputs first.
+        statements: Its statements, in order.
+        allocated: The other buffers that they write.
+    """
+    body = statements[0] if len(statements) == 1 else SeqStmt(list(statements))
+    root = SBlock([], [], [], "root", body, alloc_buffers=list(allocated))
     attrs = {"global_symbol": "main", "s_tir": True, "tirx.noalias": True}
     realized = SBlockRealize([], True, root)
     return PrimFunc(list(parameters), realized, attrs=tvm.ir.make_node("ir.DictAttrs", **attrs))

@@ -25,6 +25,7 @@ from .gpu.mma import GpuMma
 from .gpu.streaming import GpuStreaming
 from .gpu.tensor_core import GpuTensorCore
 from .gpu.transpose import GpuTranspose
+from .gpu.winograd import GpuWinograd
 
 MAX_ERROR = 1e-4
 """How far a schedule may differ from the reference by default: max|difference| / max|reference|."""
@@ -97,9 +98,18 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Cpu], ...]:
     return tuple(sketch for sketch in every if sketch.max_error <= max_error)
 
 
-def gpu_sketches() -> tuple[Sketch[Gpu], ...]:
-    """The builtin sketches for GPUs, and after them those of plug-ins. Raises `PluginError` as `cpu_sketches` does."""
-    return (GpuMma(), GpuTensorCore(), GpuContraction(), GpuTranspose(), GpuStreaming(), *_of_plugins("gpu_sketches"))
+def gpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Gpu], ...]:
+    """The builtin sketches for GPUs, and after them those of plug-ins; arguments and errors as for `cpu_sketches`."""
+    every: list[Sketch[Gpu]] = [
+        GpuMma(),
+        GpuTensorCore(),
+        GpuContraction(),
+        *([GpuWinograd(4, max_error), GpuWinograd(2, max_error)] if max_error else []),
+        GpuTranspose(),
+        GpuStreaming(),
+        *_of_plugins("gpu_sketches"),
+    ]
+    return tuple(sketch for sketch in every if sketch.max_error <= max_error)
 
 
 def _of_plugins(group: str) -> list[Any]:
@@ -129,7 +139,7 @@ def _from_source(source: str, workload: Workload, target: Machine) -> Sequence[A
 
 
 def _builtin(workload: Workload, target: Machine, max_error: float) -> list[tuple[AnySketch, Space]]:
-    sketches: Sequence[AnySketch] = cpu_sketches(max_error) if target.device == CPU else gpu_sketches()
+    sketches: Sequence[AnySketch] = cpu_sketches(max_error) if target.device == CPU else gpu_sketches(max_error)
     applicable: list[tuple[AnySketch, Space]] = []
     for sketch in sketches:
         if applicable and isinstance(sketch, Yielding) and sketch.yields(workload, target):

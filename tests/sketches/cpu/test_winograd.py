@@ -22,10 +22,10 @@ from stormdrop.machine.cpu import Cpu
 from stormdrop.sketches.cpu.contractions.dot_products import unit_for_int16
 from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
 from stormdrop.sketches.cpu.winograd.arithmetic import Arithmetic, _growth
-from stormdrop.sketches.cpu.winograd.convolution import find_convolution
 from stormdrop.sketches.cpu.winograd.sketch import Winograd, WinogradOfBytes
-from stormdrop.sketches.cpu.winograd.transforms import POINTS, Filter, matrices
 from stormdrop.sketches.fingerprint import space_of
+from stormdrop.sketches.winograd.convolution import find_convolution
+from stormdrop.sketches.winograd.transforms import POINTS, Filter, matrices
 from stormdrop.testing.sketches import check_points, check_sketch, covering_points, run, run_all, some_points
 
 TARGET = Cpu.detect()

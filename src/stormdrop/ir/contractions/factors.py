@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm.ir import TensorLoad
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
@@ -46,6 +47,14 @@ class Factor:
     def dtype(self) -> str:
         """The type of the element in memory."""
         return str(self.load.source.dtype)
+
+    @property
+    def is_byte(self) -> bool:
+        """Whether it is a byte less a zero point that is a byte of its type: 9 bits with a sign."""
+        if self.dtype not in ("int8", "uint8") or self.decoders:
+            return False
+        limits = np.iinfo(self.dtype)
+        return bool(limits.min <= self.zero_point <= limits.max)
 
 
 def factor_of(node: Expr) -> Factor | None:

@@ -18,17 +18,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from tvm.ir.prim.expr import IntImm
-from tvm.tirx import AttrStmt, For, ForKind, SeqStmt
+from tvm.tirx import AttrStmt, For, ForKind
 
 from ...ir.expressions import Expr, substitute, tile_start
 from ...ir.segments import segments_of
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, variable
+from ...ir.statements import sequence
 from ...machine.cpu import Cpu
 from .groups import Group, groups_of
 from .nest_rewrites import (
@@ -365,14 +366,3 @@ def _contiguous_input_axis(nest: Nest, axis: Axis, others: Sequence[Axis]) -> Ax
 def _never_in_place(statement: Any) -> Any:
     """A statement whose result TVM does not write over its inputs, because steps that overlap read these again."""
     return AttrStmt(IntImm("int32", 0), "extern_scope", IntImm("int32", 1), statement)
-
-
-def loop(extent: int, body: Callable[[Expr], Any], kind: Any = ForKind.SERIAL) -> Any:
-    """A loop over a statement that is made of the loop's index."""
-    index = variable("i")
-    return For(index, 0, extent, kind, body(index))
-
-
-def sequence(statements: Sequence[Any]) -> Any:
-    """One statement of several."""
-    return statements[0] if len(statements) == 1 else SeqStmt(list(statements))

@@ -10,10 +10,11 @@ from tvm.tirx import For, ForKind
 
 from ....ir.expressions import Expr, rewrite_loads, substitute, variables
 from ....ir.stages import Axis, Stage, intermediate, shape_of, variable
+from ....ir.statements import sequence
 from ....machine.cpu import Cpu
 from ..contractions.tiled_contraction import tiled_axis
 from ..groups import Row, with_rows
-from ..loops import ROW, Loops, LoopSizes, NestLoops, default_loops, sequence, vector_axes
+from ..loops import ROW, Loops, LoopSizes, NestLoops, default_loops, vector_axes
 from ..nest_rewrites import fuse_contiguous_axes, unravel_axes, vectorize_reduction
 from ..nests import Nest
 from .chain import Chain, Product

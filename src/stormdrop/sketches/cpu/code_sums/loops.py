@@ -14,10 +14,11 @@ from tvm.tirx import For, ForKind, PrimFunc
 from ....ir.elementary import EXPONENT_BIAS, MANTISSA_BITS, expand_for_cpu
 from ....ir.expressions import Expr, loads_in, rewrite_loads, substitute, variables
 from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, variable
+from ....ir.statements import sequence
 from ....machine.cpu import Cpu
 from ...contract import Variant
 from ..contractions.tiled_contraction import tiled_axis
-from ..loops import ROW, Loops, default_loops, sequence, vector_axes
+from ..loops import ROW, Loops, default_loops, vector_axes
 from ..nest_rewrites import unravel_axes
 from ..prefetch import fetch_statements
 from .product import WORD, Product

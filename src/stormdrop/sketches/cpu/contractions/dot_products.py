@@ -142,18 +142,10 @@ def dot_products(contraction: Contraction, target: Cpu) -> DotProducts | None:
     return None if overflows or str(stage.buffer.dtype) != dots.sums else dots
 
 
-def of_bytes(factor: Factor) -> bool:
-    """Whether a factor is a byte less a zero point that is a byte of its type: 9 bits with a sign."""
-    if factor.dtype not in ("int8", "uint8") or factor.decoders:
-        return False
-    limits = np.iinfo(factor.dtype)
-    return bool(limits.min <= factor.zero_point <= limits.max)
-
-
 def _column_kind(data: Factor, columns: Factor) -> str | None:
     """The kind in which the column operand less its zero point fits, beside these data; None if there is none."""
     if data.dtype == "int16":
-        return "w" if of_bytes(columns) else None
+        return "w" if columns.is_byte else None
     return _KINDS.get((columns.dtype, columns.zero_point))
 
 

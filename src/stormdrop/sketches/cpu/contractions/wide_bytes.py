@@ -18,7 +18,7 @@ from ....ir.contractions.contraction import Contraction
 from ....ir.contractions.made_data import with_made_data
 from ....ir.stages import Stage, intermediate, shape_of
 from ....machine.cpu import Cpu
-from .dot_products import DotProducts, dot_products, of_bytes, unit_for_int16
+from .dot_products import DotProducts, dot_products, unit_for_int16
 
 _WIDE = "int16"
 
@@ -35,7 +35,7 @@ def multiplied(contraction: Contraction, target: Cpu) -> tuple[Contraction, DotP
         and how dot products compute it, None if they do not.
     """
     data, columns = contraction.data_factor, contraction.column_factor
-    exact = str(contraction.stage.buffer.dtype) == "int32" and of_bytes(data) and of_bytes(columns)
+    exact = str(contraction.stage.buffer.dtype) == "int32" and data.is_byte and columns.is_byte
     dots = dot_products(contraction, target)
     if dots is not None or not exact or unit_for_int16(target) is None:
         return contraction, dots

@@ -18,10 +18,11 @@ from ....ir.contractions.contraction import Contraction
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, raveled, rewrite_loads, substitute, tile_start, unraveled
 from ....ir.stages import StageGraph, assemble, intermediate, loads_of, shape_of, variable
+from ....ir.statements import loop, sequence
 from ....machine.cpu import Cpu
 from ...contract import Variant
 from ..contractions.dot_products import DotProducts
-from ..loops import default_loops, loop, sequence
+from ..loops import default_loops
 from ..prefetch import PREFETCH, fetch_statements
 from . import instructions
 from .columns import TileColumns

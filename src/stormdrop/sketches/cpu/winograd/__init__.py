@@ -1,9 +1,7 @@
 """Winograd convolutions for CPUs.
 
 sketch.py       the sketch: what it computes, and its knobs
-convolution.py  which functions it takes
 arithmetic.py   what it computes in: float32, or integers for bytes
-transforms.py   the matrices of its transforms
 loops.py        its loops in one configuration
 cost_model.py   what to expect of it before anything is measured
 """

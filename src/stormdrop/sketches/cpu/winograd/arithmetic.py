@@ -25,9 +25,9 @@ from ....ir.contractions.factors import Factor
 from ....ir.expressions import Expr
 from ....ir.kept import kept
 from ....machine.cpu import Cpu
+from ...winograd.convolution import Convolution
+from ...winograd.transforms import Filter, Matrix, matrices
 from ..contractions.dot_products import NARROWEST, dot_products, unit_for_int16
-from .convolution import Convolution
-from .transforms import Filter, Matrix, matrices
 
 _M, _TAPS = 2, 3  # the only filter of integers
 _LARGEST_SUM = 2**31 - 1

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from ....ir.stages import shape_of
 from ....machine.cpu import Cpu
+from ...winograd.convolution import Convolution
 from ..contractions.contraction_shape import PAIR_OF_INT16
 from ..prefetch import LINE, PREFETCH
 from .arithmetic import Arithmetic
-from .convolution import Convolution
 from .loops import BY_COLUMN, FUSED
 
 Floats = NDArray[np.float64]

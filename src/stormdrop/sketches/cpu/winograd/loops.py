@@ -10,24 +10,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from tvm import tirx
-from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
-from tvm.tirx import BufferStore, ForKind, IfThenElse, PrimFunc, SeqStmt
+from tvm.tirx import BufferStore, ForKind, PrimFunc, SeqStmt
 
 from ....ir.attributes import NEEDS
 from ....ir.contractions.contraction import contiguous
 from ....ir.elementary import expand_for_cpu
-from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, unraveled
-from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, shape_of, variable
+from ....ir.expressions import Expr, substitute, tile_start, unraveled
+from ....ir.stages import Stage, StageGraph, assemble, intermediate, loads_of, shape_of
+from ....ir.statements import loop, sequence
 from ....machine.cpu import Cpu
 from ...contract import Variant
-from ..loops import default_loops, loop, sequence
+from ...winograd.convolution import Convolution
+from ...winograd.tiles import TilePosition, constant_stage, named_axes
+from ...winograd.transforms import Filter, rows_of_input, rows_of_output
+from ..loops import default_loops
 from ..prefetch import PREFETCH, fetch_statements
 from .arithmetic import Arithmetic
-from .convolution import Convolution
-from .transforms import Filter, rows_of_input, rows_of_output
 
 FUSED, BY_TILE, BY_COLUMN = ORDERS = ("fused", "tiles", "columns")
 """Values of the knob `order`, see `Winograd.space`."""
@@ -54,7 +53,7 @@ class WinogradLoops:
     def __init__(
         self, conv: Convolution, m: int, arithmetic: Arithmetic, target: Cpu, config: Mapping[str, Any]
     ) -> None:
-        self.conv, self.arithmetic, self.target = conv, arithmetic, target
+        self.conv, self.m, self.arithmetic, self.target = conv, m, arithmetic, target
         self.down, self.across = conv.filters(m)
         self.positions = self.down.alpha * self.across.alpha
         self.unroll: int = config["unroll"]
@@ -107,11 +106,11 @@ class WinogradLoops:
         channels, outputs = conv.channel.extent, conv.column.extent
         g_down, g_across = self._weight_matrix("G_down", down), self._weight_matrix("G_across", across)
         half = intermediate("half", [down.alpha, across.r, channels, outputs], arithmetic.sums)
-        e, x, c, o, r = _axes(e=down.alpha, x=across.r, c=channels, o=outputs, r=-down.r)
+        e, x, c, o, r = named_axes(e=down.alpha, x=across.r, c=channels, o=outputs, r=-down.r)
         taps = {ry.var: r.var, rx.var: x.var, conv.channel.var: c.var, conv.column.var: o.var}
         value = g_down.buffer[e.var, r.var] * arithmetic.weight(substitute(conv.weight, taps))
         rows = Stage("rows", (e, x, c, o, r), half, (e.var, x.var, c.var, o.var), value, "sum", self._zero)
-        t, e, v, c, o, r = _axes(
+        t, e, v, c, o, r = named_axes(
             t=self.column_tiles, e=down.alpha, v=across.alpha, c=channels, o=self.columns, r=-across.r
         )
         value = g_across.buffer[v.var, r.var] * half[e.var, r.var, c.var, self._column(t.var, o.var)]
@@ -122,7 +121,7 @@ class WinogradLoops:
         columns = Stage("columns", (t, e, v, c, o, r), transformed, indices, value, "sum", self._zero)
         stages = [g_down, g_across, rows, columns]
         if arithmetic.group > 1:
-            t, p, g, o = axes = _axes(t=self.column_tiles, p=self.positions, g=self.groups, o=self.columns)
+            t, p, g, o = axes = named_axes(t=self.column_tiles, p=self.positions, g=self.groups, o=self.columns)
             members = [transformed[t.var, p.var, g.var * arithmetic.group + n, o.var] for n in range(arithmetic.group)]
             names = tuple(axis.var for axis in axes)
             stages.append(Stage("words", tuple(axes), self.weights, names, arithmetic.word(members)))
@@ -130,13 +129,7 @@ class WinogradLoops:
 
     def _weight_matrix(self, name: str, tile: Filter) -> Stage:
         """The matrix of a filter by which weights are multiplied, in a buffer."""
-        row, tap = _axes(i=tile.alpha, j=tile.r)
-        value = self._zero
-        for (i, j), element in np.ndenumerate(self.arithmetic.weight_matrix(tile)):
-            here = tirx.all(row.var == i, tap.var == j)
-            value = prim.Select(here, self.arithmetic.constant(float(element)), value)
-        buffer = intermediate(name, [tile.alpha, tile.r], self.arithmetic.sums)
-        return Stage(name, (row, tap), buffer, (row.var, tap.var), value)
+        return constant_stage(name, self.arithmetic.weight_matrix(tile), self.arithmetic.sums)
 
     @property
     def _zero(self) -> Expr:
@@ -182,7 +175,7 @@ class WinogradLoops:
 
     def _input(self, prefix: list[Expr], block: Expr, tile: Expr, chunk: Expr) -> Any:
         """V = B^T d B of one tile and one chunk of channels, columns first."""
-        conv, position = self.conv, _TilePosition(self, block, tile)
+        conv, position = self.conv, self._position(block, tile)
         (_, ry), (_, rx) = conv.image
 
         def element(row: int, column: Expr, lane: Expr) -> Expr:
@@ -258,7 +251,7 @@ class WinogradLoops:
 
     def _output(self, block: Expr, column_tile: Expr, tile: Expr, vector: Expr) -> Any:
         """A^T M A of one tile and one vector of columns, columns of the tile first, and the epilogue."""
-        position, epilogue = _TilePosition(self, block, tile), self.conv.contraction.epilogue
+        position, epilogue = self._position(block, tile), self.conv.contraction.epilogue
         written = epilogue.buffer[epilogue.indices]
         # A vector that goes to many places is one store per element: compiling them unrolled takes seconds.
         kind = ForKind.UNROLLED if contiguous(written, self.conv.column.var) else ForKind.SERIAL
@@ -280,9 +273,9 @@ class WinogradLoops:
             def vector_of_columns(column: Expr) -> Any:
                 def store(lane: Expr) -> Any:
                     output_channel = self._column(column_tile, vector * self.lanes + lane)
-                    return self._epilogue(position, row, column, lane, output_channel)
+                    return position.store(epilogue, row, column, output_channel, self.results[column, lane])
 
-                return self._unless_done_before(position, row, column, loop(self.lanes, store, ForKind.VECTORIZED))
+                return position.unless_done_before(row, column, loop(self.lanes, store, ForKind.VECTORIZED))
 
             vector_of_row = loop(self.lanes, lambda lane: across(row, lane), ForKind.VECTORIZED)
             return SeqStmt([vector_of_row, loop(self.across.m, vector_of_columns, kind)])
@@ -290,67 +283,16 @@ class WinogradLoops:
         vectors = _vectors(self.across.alpha, self.lanes, down)
         return SeqStmt([*position.bindings, vectors, loop(self.down.m, outputs, kind)])
 
-    def _epilogue(self, position: _TilePosition, row: Expr, column: Expr, lane: Expr, output_channel: Expr) -> Any:
-        """Stores one output, at a row and a column of the tile, from the results in registers."""
-        (y, _), (x, _) = self.conv.image
-        epilogue, result = self.conv.contraction.epilogue, self.conv.contraction.stage.buffer
-        mapping = {**position.corner, self.conv.column.var: output_channel}
-        mapping[y.var], mapping[x.var] = mapping[y.var] + row, mapping[x.var] + column
-        indices = [substitute(index, mapping) for index in epilogue.indices]
-        # Two steps: a load of the result has to be recognised before its indices change.
-        value = rewrite_loads(
-            epilogue.value, lambda load: self.results[column, lane] if load.source.same_as(result) else None
-        )
-        return BufferStore(epilogue.buffer, substitute(value, mapping), indices)
-
-    def _unless_done_before(self, position: _TilePosition, row: Expr, column: Expr, statement: Any) -> Any:
-        """A statement for one output of a tile, left out if the tile before computes that output too."""
-        image_axes = [axis for axis, _ in self.conv.image]
-        conditions = [
-            number * tile.m <= position.corner[axis.var] + offset
-            for axis, tile, number, offset in zip(
-                image_axes, (self.down, self.across), position.numbers, (row, column), strict=True
-            )
-            if axis.extent % tile.m
-        ]
-        return IfThenElse(tirx.all(*conditions), statement, None) if conditions else statement
+    def _position(self, block: Expr, tile: Expr) -> TilePosition:
+        """Where a tile of a block is."""
+        return TilePosition(self.conv, self.m, _start(block, self.block, self.tiles) + tile)
 
     def _column(self, column_tile: Expr, inner: Expr) -> Expr:
         return _start(column_tile, self.columns, self.conv.column.extent) + inner
 
 
-class _TilePosition:
-    """Where a tile of a block is. It is bound to variables once, because TVM's passes are slow on long expressions.
-
-    Attributes:
-        bindings: The statements that bind the variables.
-        corner: The position at which the tile begins, by variable of the batch axes and the axes of the image.
-        numbers: The number of tiles above the tile and to its left.
-    """
-
-    def __init__(self, loops: WinogradLoops, block: Expr, tile: Expr) -> None:
-        self.bindings: list[Any] = []
-        number = self._bound(_start(block, loops.block, loops.tiles) + tile)
-        *batch, row, column = [self._bound(index) for index in unraveled(number, loops.grid)]
-        self.numbers = [row, column]
-        self.corner = {axis.var: index for axis, index in zip(loops.conv.batch, batch, strict=True)}
-        image_axes = [axis for axis, _ in loops.conv.image]
-        for axis, tile_filter, index in zip(image_axes, (loops.down, loops.across), self.numbers, strict=True):
-            self.corner[axis.var] = self._bound(_start(index, tile_filter.m, axis.extent))
-
-    def _bound(self, value: Expr) -> Expr:
-        bound = variable("at")
-        self.bindings.append(tirx.Bind(bound, value))
-        return bound
-
-
 def _start(number: Expr, size: int, extent: int) -> Expr:
     return tile_start(number, size, extent, -(-extent // size))
-
-
-def _axes(**extents: int) -> list[Axis]:
-    """Axes of these names and extents; an axis with a negative extent reduces."""
-    return [Axis(variable(name), abs(extent), extent < 0) for name, extent in extents.items()]
 
 
 def _int(value: int) -> Expr:

@@ -39,13 +39,13 @@ from ....ir.workload import Workload
 from ....machine.cpu import Cpu
 from ....space import Categorical, Constraint, Knob, Ordinal, Space
 from ...contract import Variant
+from ...winograd.convolution import Convolution, find_convolution
+from ...winograd.transforms import POINTS
 from ..cheapest_origin import with_cheapest_origin
 from ..prefetch import prefetch_knob
 from . import cost_model
 from .arithmetic import FLOAT32, Arithmetic, integers_for
-from .convolution import Convolution, find_convolution
 from .loops import ORDERS, WinogradLoops
-from .transforms import POINTS
 
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 18, 20, 24, 28)
 _BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)

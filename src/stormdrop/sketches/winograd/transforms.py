@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import tirx
 
-from ....ir.expressions import Expr
+from ...ir.expressions import Expr
 
 Matrix = NDArray[np.float64]
 

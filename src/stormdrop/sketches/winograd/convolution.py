@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....errors import UnsupportedFunction
-from ....ir.contractions.contraction import Contraction, contiguous
-from ....ir.dtypes import BFLOAT16
-from ....ir.expressions import coefficients, variables
-from ....ir.kept import kept
-from ....ir.stages import Axis, Stage, intermediate, shape_of, variable
-from ....ir.workload import Workload
-from ..contractions.dot_products import of_bytes
+from ...errors import UnsupportedFunction
+from ...ir.contractions.contraction import Contraction, contiguous
+from ...ir.dtypes import BFLOAT16
+from ...ir.expressions import coefficients, variables
+from ...ir.kept import kept
+from ...ir.stages import Axis, Stage, intermediate, shape_of, variable
+from ...ir.workload import Workload
 from .transforms import Filter
 
 
@@ -84,7 +83,7 @@ def find_convolution(workload: Workload) -> Convolution:
     data = contraction.other
     factors = (contraction.data_factor, contraction.column_factor)
     in_float32 = str(stage.buffer.dtype) == "float32" and {factor.dtype for factor in factors} <= {"float32", BFLOAT16}
-    if not in_float32 and (str(stage.buffer.dtype) != "int32" or not all(map(of_bytes, factors))):
+    if not in_float32 and (str(stage.buffer.dtype) != "int32" or not all(factor.is_byte for factor in factors)):
         raise UnsupportedFunction("a Winograd convolution must add up in float32, or add up products of bytes")
     image, plain = _windows(stage, data)
     windowed = [axis for pair in image for axis in pair]

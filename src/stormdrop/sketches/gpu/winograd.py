@@ -1,0 +1,347 @@
+"""The sketch `gpu_winograd_m`: convolutions of stride 1 by Winograd's minimal filtering, in three kernels.
+
+    V[position, tile, channel] = B^T d B                    a thread has a tile of one channel
+    M[position, tile, column] += V * U                      products of matrices, tiled as those of `gpu_contraction`
+    output = epilogue(A^T M A)                              a thread has a tile of one output channel
+
+Outputs are computed in tiles of m x m from tiles of alpha x alpha inputs; `winograd.transforms` has the formulas. A
+3 x 3 convolution takes 4 times fewer products with m = 4, and 2.25 times fewer with m = 2. What it takes in exchange is
+memory: V has alpha^2 / m^2 times the elements of the input, M as many times those of the output, and each is written
+once and read once. Both are seldom larger than the second cache. U, the transformed weights, is computed ahead of time.
+
+If m does not divide an extent, the last tiles overlap those before them, and store only what no tile before them does.
+Tiles are filled up to a number that has more divisors; what is filled up computes the last tile again, for nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.ir import Range
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import IntImm
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.tirx import BufferRegion, BufferStore, For, ForKind, IterVar, PrimFunc
+
+from ...errors import UnsupportedFunction
+from ...ir.contractions.contraction import contiguous
+from ...ir.expressions import Expr, loads_in, substitute
+from ...ir.kept import kept
+from ...ir.stages import Stage, StageGraph, function_of, intermediate, shape_of, variable
+from ...ir.statements import loop, sequence
+from ...ir.workload import Workload
+from ...machine.gpu import Gpu
+from ...space import Knob, Ordinal, Space, Tile
+from ..contract import Variant
+from ..winograd.convolution import Convolution, find_convolution
+from ..winograd.tiles import TilePosition, constant_stage, named_axes
+from ..winograd.transforms import POINTS, matrices, rows_of_input, rows_of_output
+from .limits import DEFAULT_UNROLL, MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
+from .tiled_loops import fetch_together, tile_and_bind
+from .tiling import THREAD, ContractionAxes, Operand, Tilings
+from .time_model import LAUNCH, expected_seconds
+
+_MOST_POSITIONS = 36  # of a tile; a thread has them in registers
+_THREADS = (64, 128, 256)
+_MORE_TILES = 1.15  # times as many, so that they have more divisors
+
+
+@dataclass(frozen=True)
+class GpuWinograd:
+    """The sketch that this module describes.
+
+    Args:
+        m: The outputs of a tile along each axis that has a window: 2 or 4.
+        max_error: The bound on max|difference| / max|reference| of what it computes.
+    """
+
+    m: int
+    max_error: float = 1e-4
+
+    @property
+    def name(self) -> str:
+        """`gpu_winograd_2` or `gpu_winograd_4`."""
+        return f"gpu_winograd_{self.m}"
+
+    def space(self, workload: Workload, target: Gpu) -> Space | None:
+        """The tilings of the products; None for a function that is no such convolution.
+
+        The knobs are those of `GpuContraction` for the products, whose axes are positions, tiles, columns and, summed
+        over, channels; and the threads of a block of both transforms.
+        """
+        return _space(workload, self, target)
+
+    def expected_seconds(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> float:
+        """The seconds that the model of time expects: of the products, and of both transforms at the bandwidth."""
+        kernels = _Kernels(_convolution(workload, self.m), self.m)
+        axes = kernels.axes
+        tiling = Tilings(axes, {name: np.array([config[name]]) for name, _ in (*axes.spatial, *axes.reductions)})
+        products = expected_seconds(tiling, target, (config["fetch0"], config["fetch1"]), config["unroll"])
+        moved = 4 * (kernels.grown + 1) * sum(math.prod(shape_of(buffer)[1:]) for buffer in (kernels.v, kernels.m))
+        return float(products[0]) + 2 * LAUNCH + moved / target.bandwidth
+
+    def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
+        """The schedule at a configuration."""
+        return _Kernels(_convolution(workload, self.m), self.m).variant(config)
+
+
+def _convolution(workload: Workload, m: int) -> Convolution:
+    """The convolution of a workload.
+
+    Raises:
+        UnsupportedFunction: There is none with contiguous channels, in float32, whose tiles fit a thread.
+    """
+    conv = find_convolution(workload)
+    contraction = conv.contraction
+    factors = (contraction.data_factor, contraction.column_factor)
+    if any(factor.dtype != "float32" or factor.decoders for factor in factors) or contraction.after:
+        raise UnsupportedFunction("not a convolution in float32 with one result")
+    if not contiguous(contraction.other, conv.channel.var) or not contiguous(
+        contraction.epilogue.buffer[contraction.epilogue.indices], conv.column.var
+    ):
+        raise UnsupportedFunction("channels are not contiguous")
+    filters = conv.filters(m)
+    if any(axis.extent < tile.m for (axis, _), tile in zip(conv.image, filters, strict=True)):
+        raise UnsupportedFunction("the image is smaller than a tile")
+    if any(tile.alpha not in POINTS for tile in filters) or math.prod(tile.alpha for tile in filters) > _MOST_POSITIONS:
+        raise UnsupportedFunction("a tile does not fit the registers of a thread")
+    return conv
+
+
+@kept
+def _space(workload: Workload, sketch: GpuWinograd, target: Gpu) -> Space | None:
+    try:
+        axes = _Kernels(_convolution(workload, sketch.m), sketch.m).axes
+    except UnsupportedFunction:
+        return None
+    tiling = default_tiling(axes, target)
+    if tiling is None:
+        return None
+    knobs: list[Knob] = [Tile(name, extent, 5, max_inner=MOST_INNERMOST) for name, extent in axes.spatial]
+    knobs += [Tile(name, extent, 3, max_inner=MOST_INNERMOST) for name, extent in axes.reductions]
+    knobs += [Ordinal(f"fetch{position}", VECTORS) for position in range(2)]
+    knobs += [Ordinal("unroll", UNROLL), Ordinal("threads", _THREADS)]
+    origin = {**tiling, "fetch0": 1, "fetch1": 1, "unroll": DEFAULT_UNROLL, "threads": 128}
+    return Space(sketch.name, knobs, tiling_constraints(axes, target), origin)
+
+
+class _Kernels:
+    """One convolution by filters of m outputs: its kernels, and the transform of its weights.
+
+    Args:
+        conv: The convolution.
+        m: The outputs of a tile along each axis that has a window.
+
+    Raises:
+        UnsupportedFunction: What comes before the convolution or after it is more than elementwise.
+    """
+
+    def __init__(self, conv: Convolution, m: int) -> None:
+        self.conv, self.outputs = conv, m
+        self.down, self.across = conv.filters(m)
+        self.tiles = conv.tiles(m)
+        positions, channels, columns = self.down.alpha * self.across.alpha, conv.channel.extent, conv.column.extent
+        several = range(self.tiles, int(self.tiles * _MORE_TILES) + 1)
+        tiles = max(several, key=lambda count: (math.gcd(count, 16), -count))
+        self.v = intermediate("V", [positions, tiles, channels], "float32")
+        self.u = intermediate("U", [positions, channels, columns], "float32")
+        self.m = intermediate("M", [positions, tiles, columns], "float32")
+        self.epilogue = _alone(conv, conv.contraction.epilogue)
+
+    @property
+    def grown(self) -> float:
+        """Elements of V for each element of the image."""
+        return self.down.alpha * self.across.alpha / (self.down.m * self.across.m)
+
+    @cached_property
+    def axes(self) -> ContractionAxes:
+        """The axes of the products."""
+        positions, tiles, channels = shape_of(self.v)
+        columns = self.conv.column.extent
+        p, t, o, c = ((name, 1) for name in ("space0", "space1", "space2", "reduce0"))
+        operands = Operand(((p,), (t,), (c,)), shape_of(self.v)), Operand(((p,), (c,), (o,)), shape_of(self.u))
+        spatial = ("space0", positions), ("space1", tiles), ("space2", columns)
+        return ContractionAxes(spatial, (("reduce0", channels),), operands)
+
+    def variant(self, config: Mapping[str, Any]) -> Variant:
+        """The schedule at a configuration."""
+        conv = self.conv
+        positions, tiles, columns = shape_of(self.m)
+        p, t, o, c = named_axes(p=positions, t=tiles, o=columns, c=-conv.channel.extent)
+        indices = (p.var, t.var, o.var)
+        value = self.v[p.var, t.var, c.var] * self.u[p.var, c.var, o.var]
+        products = Stage("products", (p, t, o, c), self.m, indices, value, "sum", tirx.const(0.0, "float32"))
+        parameters = [
+            self.u if buffer.same_as(conv.weight.source) else buffer for buffer in conv.contraction.graph.parameters
+        ]
+        statements = [self._input(), products.statement(), self._output()]
+        main = function_of(parameters, statements, [self.v, self.m])
+        schedule = Schedule(tvm.IRModule({"main": main}), debug_mask=0)
+        self._schedule_products(schedule, config)
+        for name in ("input", "output"):
+            loops = schedule.split(schedule.fuse(*schedule.get_loops(name)), [None, config["threads"]])
+            for bound, axis in zip(loops, ("blockIdx.x", "threadIdx.x"), strict=True):
+                schedule.bind(bound, axis)
+        return Variant(schedule.mod["main"], {conv.constant: self._weight_transform()})
+
+    def _schedule_products(self, schedule: Schedule, config: Mapping[str, Any]) -> None:
+        block = schedule.get_sblock("products")
+        sums = schedule.cache_write(block, 0, "local")
+        names = (name for name, _ in (*self.axes.spatial, *self.axes.reductions))
+        tiled = tile_and_bind(schedule, dict(zip(names, schedule.get_loops(block), strict=True)), self.axes, config)
+        schedule.reverse_compute_at(sums, tiled.threads, preserve_unit_loops=True)
+        count = math.prod(config[name][THREAD] for name, _ in self.axes.spatial)
+        for position in range(2):
+            staged = schedule.cache_read(block, position, "shared", [block])
+            fetch_together(schedule, staged, tiled.steps, count, config[f"fetch{position}"])
+        if config["unroll"]:
+            schedule.annotate(tiled.blocks, "pragma_auto_unroll_max_step", config["unroll"])
+            schedule.annotate(tiled.blocks, "pragma_unroll_explicit", 1)
+        schedule.decompose_reduction(block, tiled.steps[0])
+
+    def _input(self) -> Any:
+        """V = B^T d B, columns first."""
+        conv, (_, tiles, channels) = self.conv, shape_of(self.v)
+        down, across, ((_, ry), (_, rx)) = self.down, self.across, conv.image
+        half = intermediate("half_input", [down.alpha, across.alpha], "float32", "local")
+        image = Stage("image", (), intermediate("image", [1], "float32"), (IntImm("int32", 0),), conv.data)
+        data = _alone(conv, image).value
+
+        def body(number: Expr, channel: Expr) -> list[Any]:
+            tile = TilePosition(conv, self.outputs, prim.Min(number, IntImm("int32", self.tiles - 1)))
+
+            def column(index: Expr) -> Any:
+                window = {rx.var: index, conv.channel.var: channel}
+                values = [
+                    substitute(data, {**tile.corner, **window, ry.var: IntImm("int32", row)})
+                    for row in range(down.alpha)
+                ]
+                rows = rows_of_input(down, values)
+                return sequence([BufferStore(half, value, [row, index]) for row, value in enumerate(rows)])
+
+            def row(index: Expr) -> Any:
+                values = rows_of_input(across, [half[index, column] for column in range(across.alpha)])
+                position = index * across.alpha
+                return sequence(
+                    [
+                        BufferStore(self.v, value, [position + place, number, channel])
+                        for place, value in enumerate(values)
+                    ]
+                )
+
+            return [
+                *tile.bindings,
+                loop(across.alpha, column, ForKind.UNROLLED),
+                loop(down.alpha, row, ForKind.UNROLLED),
+            ]
+
+        return self._nest("input", (tiles, channels), body, self.v, [data], half)
+
+    def _output(self) -> Any:
+        """A^T M A of a tile, columns first, and the epilogue."""
+        conv, down, across = self.conv, self.down, self.across
+        half = intermediate("half_output", [down.m, across.alpha], "float32", "local")
+        results = intermediate("results", [down.m, across.m], "float32", "local")
+
+        def body(number: Expr, output_channel: Expr) -> list[Any]:
+            tile = TilePosition(conv, self.outputs, number)
+
+            def column(index: Expr) -> Any:
+                places = [(row * across.alpha + index, number, output_channel) for row in range(down.alpha)]
+                rows = rows_of_output(down, [self.m[place] for place in places])
+                return sequence([BufferStore(half, value, [row, index]) for row, value in enumerate(rows)])
+
+            def row(index: Expr) -> Any:
+                values = rows_of_output(across, [half[index, column] for column in range(across.alpha)])
+                sums = [BufferStore(results, value, [index, place]) for place, value in enumerate(values)]
+
+                def output(place: Expr) -> Any:
+                    stored = tile.store(self.epilogue, index, place, output_channel, results[index, place])
+                    return tile.unless_done_before(index, place, stored)
+
+                return sequence([*sums, _unrolled(across.m, output)])
+
+            return [*tile.bindings, _unrolled(across.alpha, column), _unrolled(down.m, row)]
+
+        written, value = self.epilogue.buffer, self.epilogue.value
+        return self._nest("output", (self.tiles, conv.column.extent), body, written, [value], half, results)
+
+    def _nest(
+        self,
+        name: str,
+        extents: Sequence[int],
+        body: Callable[[Expr, Expr], list[Any]],
+        written: Any,
+        values: Sequence[Expr],
+        *local: Any,
+    ) -> Any:
+        """Loops over tiles and channels around a block that writes some elements of a buffer."""
+        outer = named_axes(t=extents[0], o=extents[1])
+        loops = [variable(axis.name) for axis in outer]
+        summed = self.conv.contraction.stage.buffer
+        sources = {
+            self.m if load.source.same_as(summed) else load.source for value in values for load in loads_in(value)
+        }
+        block = SBlock(
+            [IterVar(Range(0, axis.extent), axis.var, IterVar.DataPar) for axis in outer],
+            [_whole(source) for source in sources],
+            [_whole(written)],
+            name,
+            sequence(body(*(axis.var for axis in outer))),
+            alloc_buffers=list(local),
+        )
+        statement: Any = SBlockRealize(loops, True, block)
+        for index, extent in zip(reversed(loops), reversed(extents), strict=True):
+            statement = For(index, 0, extent, ForKind.SERIAL, statement)
+        return statement
+
+    def _weight_transform(self) -> PrimFunc:
+        """From the weights to U = G g G^T, rows first."""
+        conv, down, across = self.conv, self.down, self.across
+        (_, ry), (_, rx) = conv.image
+        _, channels, columns = shape_of(self.u)
+        g_down, g_across = (
+            constant_stage(name, matrices(tile).weight, "float32")
+            for name, tile in (("G_down", down), ("G_across", across))
+        )
+        half = intermediate("half", [down.alpha, across.r, channels, columns], "float32")
+        zero = tirx.const(0.0, "float32")
+        e, x, c, o, r = named_axes(e=down.alpha, x=across.r, c=channels, o=columns, r=-down.r)
+        taps = {ry.var: r.var, rx.var: x.var, conv.channel.var: c.var, conv.column.var: o.var}
+        value = g_down.buffer[e.var, r.var] * substitute(conv.weight, taps)
+        rows = Stage("rows", (e, x, c, o, r), half, (e.var, x.var, c.var, o.var), value, "sum", zero)
+        e, v, c, o, r = named_axes(e=down.alpha, v=across.alpha, c=channels, o=columns, r=-across.r)
+        value = g_across.buffer[v.var, r.var] * half[e.var, r.var, c.var, o.var]
+        place = (e.var * across.alpha + v.var, c.var, o.var)
+        transformed = Stage("columns", (e, v, c, o, r), self.u, place, value, "sum", zero)
+        return StageGraph((conv.weight.source, self.u), (g_down, g_across, rows, transformed)).function()
+
+
+def _alone(conv: Convolution, stage: Stage) -> Stage:
+    """A stage that computes itself what stages before the convolution make for it.
+
+    Raises:
+        UnsupportedFunction: One of them is more than elementwise.
+    """
+    summed = conv.contraction.stage.buffer
+    graph = StageGraph((stage.buffer,), (*conv.before, stage)).inlined(lambda _: False)
+    alone = graph.stages[-1]
+    known = (*conv.contraction.graph.parameters, summed)
+    if any(load.source not in known for load in alone.loads()):
+        raise UnsupportedFunction("what comes before the convolution is more than elementwise")
+    return alone
+
+
+def _unrolled(extent: int, body: Callable[[Expr], Any]) -> Any:
+    return loop(extent, body, ForKind.UNROLLED)
+
+
+def _whole(buffer: Any) -> Any:
+    return BufferRegion(buffer, [Range(0, extent) for extent in shape_of(buffer)])
