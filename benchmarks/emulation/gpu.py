@@ -40,6 +40,7 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS, Gpu
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
+from stormdrop.testing.sketches import arguments_of
 
 CASES = (
     "matmul m=24 n=32 k=16",
@@ -51,6 +52,7 @@ CASES = (
     "attention b=2 m=8 n=12 k=8 v=8",
     "conv1d n=1 l=16 ci=4 co=8 k=3 pad=1",
     "conv2d n=1 h=7 w=7 ci=8 co=16 kh=3 kw=3 pad=1 bias=1 act=relu",
+    "conv2d n=2 h=13 w=9 ci=3 co=5 kh=3 kw=3 residual=1",
     "conv2d n=1 h=6 w=6 ci=8 co=8 kh=3 kw=3 pad=1 groups=2",
     "conv2d n=1 h=5 w=5 ci=12 co=24 kh=1 kw=1 groups=3 bias=1 layout=NCHW",
     "depthwise_conv2d n=1 h=7 w=7 ci=8 kh=3 kw=3 pad=1",
@@ -157,11 +159,12 @@ def executed(
     shapes = [(spec.shape, spec.dtype) for spec in work.outputs]
     for line in lines:
         try:
-            function = sketch.apply(work, device, space.config(tuple(line["point"]))).main
+            variant = sketch.apply(work, device, space.config(tuple(line["point"])))
+            arrays = arguments_of(variant, inputs)
             if how == "host":
-                yield verdict(line, execute_on_host(function, device, inputs, SANITIZERS), expected)
+                yield verdict(line, execute_on_host(variant.main, device, arrays, SANITIZERS), expected)
                 continue
-            jobs.append(Job(build_opencl(function, device.tvm()), inputs, shapes))
+            jobs.append(Job(build_opencl(variant.main, device.tvm()), arrays, shapes))
             scheduled.append(line)
         except Exception as error:  # noqa: BLE001  whatever is raised is what the check is to find
             yield {**line, "failed": one_line(error)}

@@ -31,6 +31,7 @@ from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
+from stormdrop.testing.sketches import arguments_of
 from stormdrop.tuning.options import TuneOptions
 
 Array = NDArray[Any]
@@ -103,11 +104,13 @@ def executed(kernel: Kernel, schedule: int, gpu: Gpu, blocks: int, seconds: floa
     begin = time.perf_counter()
     found: dict[str, Any] = {"sketch": PLAIN[0], "config": {}, "verdict": "failed", "grid": 0, "executed": 0}
     try:
-        function, about = _scheduled(kernel, schedule, gpu)
+        variant, about = _scheduled(kernel, schedule, gpu)
         found |= about
+        function = variant.main
         *_, last = launches(function, gpu)
         inputs, stages = _inputs(kernel)
         expected = None if stages is None else reference.evaluate_graph(stages, inputs, rounded=False)
+        inputs = arguments_of(variant, inputs)
         found |= {"grid": last.blocks, "threads": last.threads}
         for most in (blocks, *_FEWER):
             found["executed"] = min(most, last.blocks)
@@ -120,19 +123,17 @@ def executed(kernel: Kernel, schedule: int, gpu: Gpu, blocks: int, seconds: floa
     return {**found, "seconds": round(time.perf_counter() - begin, 1)}
 
 
-def _scheduled(kernel: Kernel, schedule: int, gpu: Gpu) -> tuple[PrimFunc, dict[str, Any]]:
-    """The scheduled function, and which schedule that is."""
+def _scheduled(kernel: Kernel, schedule: int, gpu: Gpu) -> tuple[Variant, dict[str, Any]]:
+    """The schedule, and which one that is."""
     if kernel.workload is None:
-        return plain_schedules(gpu)(kernel.function).function, {}
+        return Variant(plain_schedules(gpu)(kernel.function).function), {}
     rng = np.random.default_rng([schedule, int(kernel.key[:8], 16)])
     sketches = sketches_for(kernel.workload, gpu)
     sketch, space = sketches[0 if schedule == 0 else rng.integers(len(sketches))]
     config = space.config(space.origin if schedule == 0 else space.sample(rng))
     place, workload = kernel.place, kernel.workload
     placed = workload if place is None else workload.placed(place.offset, place.total)
-    variant = sketch.apply(placed, gpu, config)
-    assert not variant.transforms  # no sketch for GPUs packs weights
-    return variant.main, {"sketch": sketch.name, "config": dict(config)}
+    return sketch.apply(placed, gpu, config), {"sketch": sketch.name, "config": dict(config)}
 
 
 def _inputs(kernel: Kernel) -> tuple[list[Array], StageGraph | None]:

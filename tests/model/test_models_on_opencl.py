@@ -32,6 +32,7 @@ from stormdrop.runtime.device.opencl import OpenClDevice
 from stormdrop.runtime.folder import DEVICE
 from stormdrop.runtime.program import Program, SizeProgram, Step, View
 from stormdrop.runtime.sizes import TensorInfo
+from stormdrop.sketches.gpu.contraction import GpuContraction
 
 pytestmark = [
     pytest.mark.compiles,
@@ -90,6 +91,19 @@ def test_it_computes_what_the_model_says(make: Callable[[], onnx.ModelProto], ta
         results = model.run(feeds)
         for info, right in zip(source.graph.output, expected(source, feeds), strict=True):
             np.testing.assert_allclose(results[info.name], right, rtol=2e-5, atol=1e-5)
+
+
+def test_weights_of_a_winograd_convolution_are_transformed_when_the_model_is_compiled(
+    target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GpuContraction, "space", lambda *_: None)
+    source = seeded(residual_model())
+    model = sd.compile_model(source, target=target, fresh=True)
+    sketches = [step["sketch"] for step in model.metadata.provenance["schedules"]]
+    assert "gpu_winograd_4" in sketches
+    feeds = drawn(model, 1)
+    for info, right in zip(source.graph.output, expected(source, feeds), strict=True):
+        np.testing.assert_allclose(model.run(feeds)[info.name], right, rtol=2e-5, atol=1e-5)
 
 
 def test_inputs_of_a_concatenation_are_written_in_place(target: Any) -> None:

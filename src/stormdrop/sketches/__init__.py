@@ -7,6 +7,7 @@ knowledge.py           what sketches tell others: expected costs, features, what
 steps.py               a schedule as people read it
 statement_features.py  Ansor's features of a scheduled function
 cpu/, gpu/             sketches for CPUs and for GPUs
+winograd/              what Winograd convolutions have in common on all machines
 rules/                 sketches that rules derive
 template.py            sketches that users write as one function
 meta_schedule.py       MetaSchedule's spaces as sketches

@@ -4,6 +4,7 @@ contraction.py  a sum of products in blocks, threads and registers
 mma.py          products in half precision on tensor cores since sm_80, convolutions too
 tensor_core.py  products of matrices on those before
 half_matmul.py  a function as such a product of matrices
+winograd.py     convolutions with fewer products, in three kernels
 transpose.py    what is read along one axis and written along another
 streaming.py    everything else
 limits.py       which tilings a GPU can run, and the default one

@@ -42,15 +42,19 @@ from ...space import Knob, Ordinal, Space, Tile
 from ..contract import Variant
 from ..winograd.convolution import Convolution, find_convolution
 from ..winograd.tiles import TilePosition, constant_stage, named_axes
-from ..winograd.transforms import POINTS, matrices, rows_of_input, rows_of_output
+from ..winograd.transforms import POINTS, Filter, matrices, rows_of_input, rows_of_output
 from .limits import DEFAULT_UNROLL, MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
 from .tiled_loops import fetch_together, tile_and_bind
 from .tiling import THREAD, ContractionAxes, Operand, Tilings
 from .time_model import LAUNCH, expected_seconds
 
+Rows = Callable[[Filter, Sequence[Expr]], list[Expr]]
+"""`rows_of_input` or `rows_of_output`."""
+
 _MOST_POSITIONS = 36  # of a tile; a thread has them in registers
 _THREADS = (64, 128, 256)
 _MORE_TILES = 1.15  # times as many, so that they have more divisors
+_SMOOTH = 2**12 * 3**4 * 5**3 * 7**3  # what divides it has small factors only
 
 
 @dataclass(frozen=True)
@@ -148,8 +152,7 @@ class _Kernels:
         self.down, self.across = conv.filters(m)
         self.tiles = conv.tiles(m)
         positions, channels, columns = self.down.alpha * self.across.alpha, conv.channel.extent, conv.column.extent
-        several = range(self.tiles, int(self.tiles * _MORE_TILES) + 1)
-        tiles = max(several, key=lambda count: (math.gcd(count, 16), -count))
+        tiles = _filled_up(self.tiles)
         self.v = intermediate("V", [positions, tiles, channels], "float32")
         self.u = intermediate("U", [positions, channels, columns], "float32")
         self.m = intermediate("M", [positions, tiles, columns], "float32")
@@ -210,7 +213,7 @@ class _Kernels:
         """V = B^T d B, columns first."""
         conv, (_, tiles, channels) = self.conv, shape_of(self.v)
         down, across, ((_, ry), (_, rx)) = self.down, self.across, conv.image
-        half = intermediate("half_input", [down.alpha, across.alpha], "float32", "local")
+        fetched, half = self._registers(down.alpha)
         image = Stage("image", (), intermediate("image", [1], "float32"), (IntImm("int32", 0),), conv.data)
         data = _alone(conv, image).value
 
@@ -219,12 +222,10 @@ class _Kernels:
 
             def column(index: Expr) -> Any:
                 window = {rx.var: index, conv.channel.var: channel}
-                values = [
-                    substitute(data, {**tile.corner, **window, ry.var: IntImm("int32", row)})
-                    for row in range(down.alpha)
-                ]
-                rows = rows_of_input(down, values)
-                return sequence([BufferStore(half, value, [row, index]) for row, value in enumerate(rows)])
+                places = [{**tile.corner, **window, ry.var: IntImm("int32", row)} for row in range(down.alpha)]
+                return self._transformed(
+                    [substitute(data, place) for place in places], fetched, rows_of_input, half, index
+                )
 
             def row(index: Expr) -> Any:
                 values = rows_of_input(across, [half[index, column] for column in range(across.alpha)])
@@ -242,12 +243,12 @@ class _Kernels:
                 loop(down.alpha, row, ForKind.UNROLLED),
             ]
 
-        return self._nest("input", (tiles, channels), body, self.v, [data], half)
+        return self._nest("input", (tiles, channels), body, self.v, [data], fetched, half)
 
     def _output(self) -> Any:
         """A^T M A of a tile, columns first, and the epilogue."""
         conv, down, across = self.conv, self.down, self.across
-        half = intermediate("half_output", [down.m, across.alpha], "float32", "local")
+        fetched, half = self._registers(down.m)
         results = intermediate("results", [down.m, across.m], "float32", "local")
 
         def body(number: Expr, output_channel: Expr) -> list[Any]:
@@ -255,8 +256,7 @@ class _Kernels:
 
             def column(index: Expr) -> Any:
                 places = [(row * across.alpha + index, number, output_channel) for row in range(down.alpha)]
-                rows = rows_of_output(down, [self.m[place] for place in places])
-                return sequence([BufferStore(half, value, [row, index]) for row, value in enumerate(rows)])
+                return self._transformed([self.m[place] for place in places], fetched, rows_of_output, half, index)
 
             def row(index: Expr) -> Any:
                 values = rows_of_output(across, [half[index, column] for column in range(across.alpha)])
@@ -271,7 +271,19 @@ class _Kernels:
             return [*tile.bindings, _unrolled(across.alpha, column), _unrolled(down.m, row)]
 
         written, value = self.epilogue.buffer, self.epilogue.value
-        return self._nest("output", (self.tiles, conv.column.extent), body, written, [value], half, results)
+        return self._nest("output", (self.tiles, conv.column.extent), body, written, [value], fetched, half, results)
+
+    def _registers(self, rows: int) -> tuple[Any, Any]:
+        """Of a thread: a column of a tile, and all columns after the transform along them."""
+        shapes = {"column": [self.down.alpha], "half": [rows, self.across.alpha]}
+        fetched, half = (intermediate(name, shape, "float32", "local") for name, shape in shapes.items())
+        return fetched, half
+
+    def _transformed(self, values: Sequence[Expr], fetched: Any, rows: Rows, half: Any, column: Expr) -> Any:
+        """Fetches a column of a tile, each element once, and transforms it."""
+        fetches = [BufferStore(fetched, value, [place]) for place, value in enumerate(values)]
+        transformed = rows(self.down, [fetched[place] for place in range(len(values))])
+        return sequence([*fetches, *(BufferStore(half, value, [row, column]) for row, value in enumerate(transformed))])
 
     def _nest(
         self,
@@ -322,6 +334,12 @@ class _Kernels:
         place = (e.var * across.alpha + v.var, c.var, o.var)
         transformed = Stage("columns", (e, v, c, o, r), self.u, place, value, "sum", zero)
         return StageGraph((conv.weight.source, self.u), (g_down, g_across, rows, transformed)).function()
+
+
+def _filled_up(tiles: int) -> int:
+    """The least number, of those a little larger, whose divisors make the best tiles."""
+    several = range(tiles, int(tiles * _MORE_TILES) + 1)
+    return max(several, key=lambda count: (math.gcd(count, 8), _SMOOTH % (count // math.gcd(count, 8)) == 0, -count))
 
 
 def _alone(conv: Convolution, stage: Stage) -> Stage:
