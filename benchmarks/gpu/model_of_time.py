@@ -5,7 +5,7 @@
 The grounds are those of recorded.py (Ansor's logs and ResNet-34's convolutions, an A100) and Kernel Tuner's caches of a
 matrix product, as in winners.py. The constants of the model were chosen on every second ground of recorded.py ("chosen
 on" in the table), beginning with the first; the others only judge. For each ground, and for both the rough model of
-analytic.py and `stormdrop/sketches/gpu/time_model.py`:
+analytic.py and `stormdrop.sketches.gpu.times.tilings.py`:
 
     rank        Spearman's rank correlation with the measured times
     pairs       share of pairs in the right order
@@ -46,7 +46,8 @@ from stormdrop.cli.output import table
 from stormdrop.machine.gpu import GPUS, Gpu
 from stormdrop.search import Knowledge, create
 from stormdrop.sketches.gpu.tiling import Tilings
-from stormdrop.sketches.gpu.time_model import CHOSEN, Constants, expected_seconds
+from stormdrop.sketches.gpu.times.tilings import expected_seconds
+from stormdrop.sketches.gpu.times.waves import CHOSEN, Constants
 from stormdrop.space import Constraint, Ordinal, Space
 from stormdrop.trial import Candidate
 

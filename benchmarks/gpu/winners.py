@@ -38,7 +38,7 @@ from stormdrop.cli.output import table
 from stormdrop.machine.cpu import parse_machine
 from stormdrop.machine.gpu import GPUS, Gpu, require_gpu
 from stormdrop.sketches.gpu.tiling import ContractionAxes, Operand, Tilings
-from stormdrop.sketches.gpu.time_model import expected_seconds
+from stormdrop.sketches.gpu.times.tilings import expected_seconds
 
 _EXTENT = 4096
 _DRAWN = (16, 64, 256)

@@ -24,7 +24,7 @@ from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contra
 from stormdrop.sketches.gpu.limits import within_limits
 from stormdrop.sketches.gpu.streaming import GpuStreaming
 from stormdrop.sketches.gpu.tiling import Tilings
-from stormdrop.sketches.gpu.time_model import expected_seconds
+from stormdrop.sketches.gpu.times.tilings import expected_seconds
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Columnwise, Space
 

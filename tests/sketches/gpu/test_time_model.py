@@ -16,7 +16,8 @@ from stormdrop.codegen.cuda import cuda_source, resources_of
 from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction
 from stormdrop.sketches.gpu.tiling import ContractionAxes, Operand, Tilings
-from stormdrop.sketches.gpu.time_model import LAUNCH, expected_seconds
+from stormdrop.sketches.gpu.times.tilings import expected_seconds
+from stormdrop.sketches.gpu.times.waves import LAUNCH
 
 A100 = GPUS["a100"]
 SIZE = 1024

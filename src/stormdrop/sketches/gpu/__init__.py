@@ -10,7 +10,7 @@ streaming.py    everything else
 limits.py       which tilings a GPU can run, and the default one
 tiled_loops.py  the loops of a tiled contraction
 tiling.py       the resources that a tiled contraction uses
-time_model.py   the time that it is expected to take
+times/          the time that it is expected to take, and that of the other sketches
 features.py     the features of Ansor-AF, from these resources
 intrinsics.py   TVM's tensor intrinsics, loaded fast
 """

@@ -40,7 +40,7 @@ from .features import analytic_features
 from .limits import DEFAULT_UNROLL, MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
 from .tiled_loops import fetch_together, tile_and_bind
 from .tiling import THREAD, ContractionAxes, Operand, Tilings
-from .time_model import expected_seconds
+from .times.tilings import expected_seconds
 
 
 class GpuContraction:

@@ -21,7 +21,7 @@ from ...machine.gpu import REGISTERS_PER_THREAD, SECTOR, WARP, Gpu
 from ...space import Constraint
 from ...space.tile import largest_divisor
 from .tiling import ContractionAxes, ResourceUse, Tilings
-from .time_model import expected_seconds
+from .times.tilings import expected_seconds
 
 VECTORS = (1, 2, 4)
 """The elements that a thread fetches at a time."""

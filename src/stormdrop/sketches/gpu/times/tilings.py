@@ -8,61 +8,23 @@
     waves      full ones, and a last one with as many blocks as are left
     memory     each operand is read once, and each output written once: what blocks read again is in the second cache
 
-What a device is known for comes from `Gpu`. The other constants were chosen on five of the
-thirteen recorded spaces of `benchmarks/gpu/model_of_time.py`, which says how well the model orders each of them.
+`benchmarks/gpu/model_of_time.py` says how well the model orders recorded spaces.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...machine.gpu import REGISTERS_PER_THREAD, SECTOR, WARP, Gpu
-from .tiling import INNER, OUTER, VIRTUAL, Operand, Tilings
+from ....machine.gpu import REGISTERS_PER_THREAD, SECTOR, WARP, Gpu
+from ..tiling import INNER, OUTER, VIRTUAL, Operand, Tilings
+from .waves import CHOSEN, SCHEDULERS, Array, Constants, overlapped, seconds_in_waves
 
-LAUNCH = 2e-6
-"""Seconds that no launch of a captured graph falls below."""
-
-_SCHEDULERS = 4  # of a multiprocessor; each issues an instruction of a warp in a cycle
 _DEPENDENT = 4  # cycles until the result of a product is there
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What no data sheet says, and was chosen on recorded spaces. Half or twice of each changes little.
-
-    Attributes:
-        not_hidden: The share of the faster parts' time that the slowest part does not hide.
-        latency: Cycles of a fetch from memory into shared memory, with its barriers.
-        another_fetch: Cycles that each further fetch of a thread adds.
-        fetch: Instructions of a fetch, most of them for addresses.
-        wait: Cycles of an iteration that is not unrolled: its loads, and the loop.
-        unrolled: Steps that `nvcc` unrolls on its own account.
-        spill: Transactions of a register that goes to memory or comes back.
-        store: What a sector that is written costs, in sectors that are read.
-        cache_bytes: What a multiprocessor gets from the second cache in a cycle.
-    """
-
-    not_hidden: float = 0.7
-    latency: float = 600.0
-    another_fetch: float = 50.0
-    fetch: float = 20.0
-    wait: float = 100.0
-    unrolled: float = 128.0
-    spill: float = 16.0
-    store: float = 3.0
-    cache_bytes: float = 32.0
-
-
-CHOSEN = Constants()
-"""The constants that the model has."""
-
-Array = NDArray[Any]
 
 
 def expected_seconds(
@@ -104,16 +66,15 @@ def expected_seconds(
 
     room = np.minimum(device.registers_per_thread(threads), REGISTERS_PER_THREAD)
     resident = device.blocks_per_multiprocessor(threads, np.minimum(tilings.registers, room), tilings.shared_bytes)
-    resident = np.maximum(resident, 1)
     spilled = 2 * np.clip(tilings.least_registers - room, 0, outputs)
 
-    issue = warps * (products + loads + constants.fetch * fetches) / _SCHEDULERS
+    issue = warps * (products + loads + constants.fetch * fetches) / SCHEDULERS
     multiply = warps * products * WARP / device.lanes
     shared = warps * (transactions + fetches + constants.spill * spilled * steps / inner_steps)
     cache = _fetched_sectors(tilings) * SECTOR / constants.cache_bytes
-    busy = _overlapped(constants, np.maximum(issue, multiply), shared, cache)
+    busy = overlapped(constants, np.maximum(issue, multiply), shared, cache)
 
-    turns = steps * np.maximum(_SCHEDULERS * outputs * WARP / device.lanes, _DEPENDENT)
+    turns = steps * np.maximum(SCHEDULERS * outputs * WARP / device.lanes, _DEPENDENT)
     waits = np.where(whole, 1, steps / inner_steps) * np.where(inner, 1, inner_steps)
     latency = constants.latency + constants.another_fetch * (fetches - 1) + turns + constants.wait * waits
 
@@ -122,24 +83,12 @@ def expected_seconds(
     write = constants.store * warps * WARP * outputs * stride * SECTOR / constants.cache_bytes
 
     def wave(blocks: Array) -> Array:
-        return np.asarray(tilings.rounds * _overlapped(constants, blocks * busy, latency) + blocks * write)
+        return np.asarray(tilings.rounds * overlapped(constants, blocks * busy, latency) + blocks * write)
 
-    together = resident * device.multiprocessors
-    full = tilings.blocks // together
-    left = -(-(tilings.blocks - full * together) // device.multiprocessors)
-    cycles = full * wave(resident) + np.where(left > 0, wave(left), 0)
-    clock = device.flops / device.multiprocessors / (2 * device.lanes)
     elements = [math.prod(operand.extents) for operand in tilings.axes.operands]
     elements.append(math.prod(extent for _, extent in tilings.axes.spatial))
-    memory = np.asarray(tilings.axes.item_bytes * sum(elements) / device.bandwidth)
-    return np.asarray(_overlapped(constants, cycles / clock, memory) + LAUNCH, dtype=np.float64)
-
-
-def _overlapped(constants: Constants, *parts: Array) -> Array:
-    """What parts take that run at once."""
-    several = np.stack(np.broadcast_arrays(*parts))
-    slowest = several.max(axis=0)
-    return np.asarray(slowest + constants.not_hidden * (several.sum(axis=0) - slowest))
+    moved = tilings.axes.item_bytes * sum(elements)
+    return seconds_in_waves(device, tilings.blocks, resident, wave, moved, constants)
 
 
 def _shared_loads(tilings: Tilings, inner: Array, whole: Array) -> tuple[Array, Array]:
