@@ -7,6 +7,7 @@ toolkit. Those of a GPU are from its data sheet. FLOP/s are at its boost clock: 
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from ..errors import TargetError, hint
@@ -58,6 +59,27 @@ BEFORE_SM_80 = NEED_CUDA_12 | {"sm_75"}
 """The architectures that take no shared memory for the system, and give it to blocks in larger units."""
 WITHOUT_TENSOR_CORES = frozenset({"sm_61"})
 """The architectures that lack the instructions. GeForce GTX 16 (sm_75) has them, though no cores of their own."""
+
+_TENSOR_RATES = {"sm_61": 0, "sm_80": 2048, "sm_90": 2048, "sm_100": 2048, "sm_103": 2048}
+_TENSOR_RATE = 1024
+_SLOW_SUMS = re.compile(r"rtx\d|titan|a10g")
+
+
+def tensor_rate(name: str, arch: str) -> int:
+    """FLOP of a multiprocessor in a cycle on tensor cores, by `mma.sync`, for 16-bit factors and float32 sums.
+
+    They follow from the FLOP/s of NVIDIA's white papers. GeForce sums up in float32 at half the rate of float16, and so
+    does the A10G. Since sm_90 other instructions are twice as fast.
+
+    Args:
+        name: The name of the GPU, such as "rtx3090".
+        arch: Its architecture, such as "sm_86".
+
+    Example:
+        >>> tensor_rate("a100", "sm_80"), tensor_rate("rtxa6000", "sm_86"), tensor_rate("rtx3090", "sm_86")
+        (2048, 1024, 512)
+    """
+    return _TENSOR_RATES.get(arch, _TENSOR_RATE) // (2 if _SLOW_SUMS.match(name) else 1)
 
 
 class KnownGpu(NamedTuple):

@@ -30,6 +30,7 @@ MOST_WARPS = 16
 MOST_FRAGMENTS = 16
 """The most fragments that a warp accumulates, each in 8 registers of a thread."""
 
+_OTHER_REGISTERS = 40  # of a thread, besides those of sums and operands: what `ptxas` took for some kernels, and more
 _VECTOR = 8  # elements of 16 bytes
 _TILES = 8, 8, 4  # fragments of a block along rows and columns, and of a step, which are enough
 
@@ -292,6 +293,16 @@ class WarpLoops:
     steps: Any
     fragments: Any
     product: Any
+
+
+def thread_registers(rows: Sequence[Any], columns: Sequence[Any]) -> Any:
+    """An estimate of the registers of a thread.
+
+    Args:
+        rows: The factors of rows: blocks, warps of a block, fragments of a warp, each an integer or shape (n,).
+        columns: The same of columns.
+    """
+    return 8 * rows[2] * columns[2] + 4 * (rows[2] + columns[2]) + _OTHER_REGISTERS
 
 
 def tile_in_warps(schedule: Schedule, block: Any, config: Mapping[str, Any]) -> WarpLoops:

@@ -17,7 +17,7 @@ Other axes, such as that of a batch, are blocks. Rows, columns and depth that ar
 zeros in shared memory. If rows of an operand are no multiples of 16 bytes, copies are smaller. A convolution is such a
 product, too: `half_matmul` says how.
 
-The default is the best of some thousand tilings by `_cost`, which is a rough model and was not measured.
+The default is the best of some thousand tilings by `estimate`, which was not compared with measurements.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import tvm
+from numpy.typing import NDArray
 from tvm.s_tir import Schedule
 from tvm.tirx import PrimFunc
 from tvm.tirx.function import IndexMap
@@ -48,22 +50,19 @@ from .half_matmul import (
     find_matmul,
     share_among_threads,
     split_into_fragments,
+    thread_registers,
     tile_in_warps,
 )
 from .intrinsics import mma_intrinsics
 from .tiling import shared_bytes
+from .times.fragments import FragmentTilings, expected_seconds
 
 _PADDING = 8  # elements after each row in shared memory
 _STAGES = (1, 2, 3, 4)
 _HALF = 2  # bytes
 _SHARED = "shared.dyn"
-_OTHER_REGISTERS = 40  # of a thread, besides those of sums and operands: what `ptxas` took for some kernels, and more
 
-_HIDING = 16.0  # warps times the root of the fragments of each; as many hide the latency of products
-_NOT_HIDDEN = 0.2  # the share of the faster parts' time that the slowest part does not hide
-_BARRIER, _COPY = 20.0, 400.0  # cycles
-
-Tiles = tuple[Sequence[int], Sequence[int], Sequence[int]]
+Tiles = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]
 """Factors of rows and columns (blocks, warps, fragments of a warp) and of steps (steps, fragments of a step)."""
 
 
@@ -79,6 +78,16 @@ class GpuMma:
         The knobs are blocks, warps and fragments of rows and of columns, the depth of a step, and the stages.
         """
         return _space(workload, target)
+
+    def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The seconds that `times/fragments.py` expects of n configurations, shape (n,)."""
+        matmul = find_matmul(workload)
+        rows, columns, steps = (np.asarray(knobs[name]).T for name in ("rows", "columns", "steps"))
+        registers, stages = thread_registers(rows, columns), knobs["stages"]
+        shared = _shared_bytes(matmul, (rows, columns, steps), stages)
+        sizes = (matmul.batches, rows, columns, steps, stages, registers, shared)
+        tilings = FragmentTilings(*sizes, fetch=matmul.vectors, conflicts=1)
+        return expected_seconds(tilings, target, workload.bytes)
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
@@ -188,12 +197,14 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
             ("steps", "stages"), lambda steps, stages: stages == 1 or steps[0] >= stages, "no more stages than steps"
         ),
     ]
-    fitting = (
+    fitting = [
         config
         for config in _candidates(matmul)
         if all(constraint.predicate(*(config[name] for name in constraint.knobs)) for constraint in constraints)
-    )
-    return Space(GpuMma.name, knobs, constraints, min(fitting, key=lambda config: _cost(matmul, config, target)))
+    ]
+    columns = {knob.name: np.array([config[knob.name] for config in fitting]) for knob in knobs}
+    fastest = int(np.argmin(GpuMma().estimate(workload, target, columns)))
+    return Space(GpuMma.name, knobs, constraints, fitting[fastest])
 
 
 def _candidates(matmul: HalfMatmul) -> Iterator[dict[str, Any]]:
@@ -214,40 +225,13 @@ def _candidates(matmul: HalfMatmul) -> Iterator[dict[str, Any]]:
         yield from ({**tiles, "stages": stages} for stages in _STAGES)
 
 
-def _cost(matmul: HalfMatmul, config: Mapping[str, Any], target: Gpu) -> float:
-    """The time of a tiling, up to a factor: what a multiprocessor's blocks take, if the slowest part decides.
-
-    A multiprocessor of an A100 multiplies a fragment in four cycles, reads one from shared memory in four, and gets 64
-    bytes a cycle from the second cache. A warp hides what a copy takes by the products of other warps and by stages.
-    """
-    rows, columns, (steps, depth) = config["rows"], config["columns"], config["steps"]
-    warps, fragments = rows[1] * columns[1], rows[2] * columns[2]
-    rounds = math.ceil(matmul.batches * rows[0] * columns[0] / target.multiprocessors)
-    products = 4.0 * warps * fragments
-    shared = _shared_bytes(matmul, (rows, columns, config["steps"]), config["stages"])
-    resident = min(rounds, int(target.blocks_per_multiprocessor(warps * WARP, _registers(rows, columns), shared)))
-    parts = [
-        products / min(1.0, resident * warps * math.sqrt(fragments) / _HIDING),
-        4.0 * warps * (rows[2] + columns[2]),
-        _HALF * SIDE * SIDE / 64.0 * (rows[1] * rows[2] + columns[1] * columns[2]),
-    ]
-    whole = max(parts) + _NOT_HIDDEN * (sum(parts) - max(parts))
-    waiting = _BARRIER / depth + _COPY / depth / config["stages"] / resident
-    return float(rounds * steps * depth * (whole + waiting))
-
-
 def _fits_registers(rows: Sequence[int], columns: Sequence[int], target: Gpu) -> bool:
-    warps = min(MOST_WARPS, target.warps_by_registers(_registers(rows, columns)))
+    warps = min(MOST_WARPS, target.warps_by_registers(thread_registers(rows, columns)))
     return rows[1] * columns[1] <= warps and rows[2] * columns[2] <= MOST_FRAGMENTS
 
 
-def _registers(rows: Sequence[int], columns: Sequence[int]) -> int:
-    """An estimate of the registers of a thread."""
-    return 8 * rows[2] * columns[2] + 4 * (rows[2] + columns[2]) + _OTHER_REGISTERS
-
-
-def _shared_bytes(matmul: HalfMatmul, tiles: Tiles, stages: int) -> int:
+def _shared_bytes(matmul: HalfMatmul, tiles: Tiles, stages: Any) -> Any:
     """Bytes of shared memory of a block."""
     height, width, depth = (SIDE * math.prod(tile[1:]) for tile in tiles)
     second = width * (depth + _PADDING) if matmul.transposed else depth * (width + _PADDING)
-    return int(shared_bytes(stages * _HALF * elements for elements in (height * (depth + _PADDING), second)))
+    return shared_bytes(stages * _HALF * elements for elements in (height * (depth + _PADDING), second))

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tvm
+from numpy.typing import NDArray
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.tirx import ForKind, IterVar
@@ -35,6 +36,7 @@ from ...machine.gpu import WARP, Gpu
 from ...space import Constraint, Knob, Ordinal, Space
 from ..contract import Variant
 from .tiling import shared_bytes
+from .times.movement import Pass, expected_seconds
 
 _THREADS = (32, 64, 128, 256, 512, 1024)
 _LANES = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -59,6 +61,13 @@ class GpuStreaming:
         steps that are unrolled, as far as the function has a use for them.
         """
         return _space(workload, target)
+
+    def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The seconds that `times/movement.py` expects of n configurations, shape (n,)."""
+        stages = _inlined(workload).stages
+        together = _column_axes(stages) or _shared_axes(stages)
+        kernels = [stages] if together else [[stage] for stage in stages]
+        return np.asarray(sum(_expected(kernel, target, knobs) for kernel in kernels))
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
@@ -247,6 +256,37 @@ def _schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Ma
     schedule.bind(blocks, "blockIdx.x")
     schedule.bind(elements, "threadIdx.y" if along_terms and lanes > 1 else "threadIdx.x")
     _annotate_unroll(schedule, blocks, config)
+
+
+def _expected(stages: Sequence[Stage], target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """The seconds that are expected of one kernel in n configurations."""
+    threads, unroll = knobs["threads"], knobs.get("unroll", 0)
+    lanes = np.asarray(knobs.get("lanes", np.ones_like(threads)))
+    last, columns, rows = stages[-1], _column_axes(stages), _row_axes(stages)
+    outputs = math.prod(axis.extent for axis in last.spatial)
+    if columns:
+        elements, counted = threads // lanes, math.prod(last.spatial[axis].extent for axis in columns)
+    elif rows:
+        elements, counted = np.ones_like(threads), math.prod(axis.extent for axis in last.spatial[:rows])
+    elif any(stage.reductions for stage in stages):
+        elements, counted = threads // lanes, outputs
+    else:
+        elements, counted = threads * knobs.get("vector", 1), outputs
+    passes = []
+    for stage in stages:
+        own = math.prod(axis.extent for axis in stage.spatial)  # elements of the stage
+        terms = math.prod(axis.extent for axis in stage.reductions)
+        along, run, sharing = stage.spatial[-1].var, elements, lanes
+        if rows and not columns:
+            run = sharing = threads
+            if own == counted and stage.reductions:
+                along = stage.reductions[-1].var
+        elif stage.reductions and not columns and _along_terms(stages):
+            along, run = stage.reductions[-1].var, lanes
+        produced = elements * max(1, own // counted)
+        passes.append(Pass(stage, produced * terms, produced, along, np.minimum(run, WARP), sharing, unroll))
+    shared = _shared_bytes(stages, rows) if rows and not columns else 0
+    return expected_seconds(passes, target, -(-counted // elements), threads, shared)
 
 
 def _along_terms(stages: Sequence[Stage]) -> bool:

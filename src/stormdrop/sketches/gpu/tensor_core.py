@@ -19,11 +19,13 @@ schedule is checked with plain loops in their place. GPUs since sm_80 have `gpu_
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import tvm
+from numpy.typing import NDArray
 from tvm.s_tir import Schedule
 from tvm.tirx import PrimFunc
 
@@ -44,9 +46,11 @@ from .half_matmul import (
     find_matmul,
     share_among_threads,
     split_into_fragments,
+    thread_registers,
     tile_in_warps,
 )
 from .intrinsics import cuda_intrinsics
+from .times.fragments import FragmentTilings, expected_seconds
 
 _VECTORS = (1, 2, 4, 8)  # elements that a thread fetches at a time
 _PADDING = (0, 8)  # elements after each row in shared memory, so that rows begin in different banks
@@ -67,6 +71,17 @@ class GpuTensorCore:
         and per write, and the padding.
         """
         return _space(workload, target)
+
+    def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The seconds that `times/fragments.py` expects of n configurations, shape (n,)."""
+        matmul = find_matmul(workload)
+        rows, columns, steps = (np.asarray(knobs[name]).T for name in ("rows", "columns", "steps"))
+        shared = _shared_bytes(matmul, rows, columns, steps, knobs["padding"])
+        conflicts = np.where(knobs["padding"], 1, np.minimum(8, 2 * steps[1]))  # of eight rows of eight elements
+        stages, registers = np.ones_like(shared), thread_registers(rows, columns)
+        sizes = (matmul.batches, rows, columns, steps, stages, registers, shared)
+        tilings = FragmentTilings(*sizes, fetch=(knobs["fetch0"], knobs["fetch1"]), conflicts=conflicts)
+        return expected_seconds(tilings, target, workload.bytes)
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
@@ -112,8 +127,8 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
 
 
 def _shared_bytes(
-    matmul: HalfMatmul, rows: tuple[int, ...], columns: tuple[int, ...], steps: tuple[int, ...], padding: int
-) -> int:
+    matmul: HalfMatmul, rows: Sequence[Any], columns: Sequence[Any], steps: Sequence[Any], padding: Any
+) -> Any:
     """Bytes of shared memory of a block, given the tiles and the padding."""
     height, width, depth = (SIDE * math.prod(tile[1:]) for tile in (rows, columns, steps))
     second = width * (depth + padding) if matmul.transposed else depth * (width + padding)

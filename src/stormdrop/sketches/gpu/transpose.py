@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tvm
+from numpy.typing import NDArray
 from tvm.ir.prim.expr import IntImm
 from tvm.s_tir import Schedule
 from tvm.sym import Analyzer
@@ -39,6 +40,7 @@ from ...machine.gpu import WARP, WORD, Gpu
 from ...space import Constraint, Knob, Ordinal, Space
 from ..contract import Variant
 from .tiling import shared_bytes
+from .times.movement import Pass, expected_seconds
 
 BESIDE, WRITE, READ = "beside", "write", "read"
 """The axes of a tile, and the knobs that have its extents along them."""
@@ -60,6 +62,20 @@ class GpuTranspose:
         The knobs are the extents of a tile, and the threads of a block. Each of them moves the same number of elements.
         """
         return _space(workload, target)
+
+    def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The seconds that `times/movement.py` expects of n configurations, shape (n,)."""
+        moved, threads = find_moved(workload), knobs["threads"]
+        elements = np.prod([knobs[name] for name in moved.tile], axis=0)
+        *copies, store = moved.graph.stages
+        others = math.prod(axis.extent for axis in store.axes) // math.prod(moved.tile.values())
+        blocks = others * np.prod([-(-extent // knobs[name]) for name, extent in moved.tile.items()], axis=0)
+        passes = []
+        for stage, (*_, name) in zip((*copies, store), (*moved.orders, moved.written), strict=True):
+            axis = stage.axes[[*moved.tile].index(name) - len(moved.tile)]
+            passes.append(Pass(stage, elements, elements, axis.var, np.minimum(knobs[name], WARP)))
+        shared = sum(elements * np.dtype(str(copy.buffer.dtype)).itemsize for copy in copies)
+        return expected_seconds(passes, target, blocks, threads, shared)
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
