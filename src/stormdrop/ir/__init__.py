@@ -4,6 +4,7 @@ workload.py                what is tuned: a function in normal form, with consta
 stages.py, expressions.py  a function as stages, and their expressions: read and rewritten
 inlining.py                elementwise stages that are worth computing again where they are read
 contractions/              the contraction of a function, and what its axes are for
+strides.py                 how accesses step over a buffer in memory
 kept.py                    what is found out about a workload once, and kept with it
 segments.py                values that depend on the position on an axis
 elementary.py              exp, sigmoid, tanh and erf as arithmetic that runs in vectors

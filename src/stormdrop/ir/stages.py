@@ -116,15 +116,18 @@ class Stage:
         identity = None if self.identity is None else substitute(self.identity, values)
         return replace(self, axes=tuple(axes), indices=indices, value=substitute(self.value, values), identity=identity)
 
-    def statement(self, around: Sequence[Expr] = (), kinds: Mapping[Any, Any] | None = None) -> Any:
+    def statement(
+        self, around: Sequence[Expr] = (), kinds: Mapping[Any, Any] | None = None, predicate: Expr | bool = True
+    ) -> Any:
         """The loop nest as TensorIR.
 
         Args:
             around: The values of the first axes, from loops outside the nest. Each other axis gets a loop.
             kinds: The `ForKind` of loops, by the variables of their axes; serial by default.
+            predicate: Whether the element is stored, in terms of the loops outside.
         """
         target = self.buffer[self.indices] if self.indices else self.buffer[()]
-        value = self.value if self.combine is None else _combined(self.combine, target, self.value)
+        value = self.value if self.combine is None else combined(self.combine, target, self.value)
         init = None if self.identity is None else BufferStore(self.buffer, self.identity, list(self.indices))
         block = SBlock(
             iter_vars=[
@@ -139,7 +142,7 @@ class Stage:
         )
         looped = self.axes[len(around) :]
         loop_variables = [Var(axis.name, axis.var.ty) for axis in looped]
-        body: Any = SBlockRealize([*around, *loop_variables], True, block)
+        body: Any = SBlockRealize([*around, *loop_variables], predicate, block)
         for loop_variable, axis in zip(reversed(loop_variables), reversed(looped), strict=True):
             kind = (kinds or {}).get(axis.var, tirx.ForKind.SERIAL)
             body = For(loop_variable, 0, axis.extent, kind, body)
@@ -320,7 +323,8 @@ def _element(buffer: Buffer, indices: Sequence[Expr]) -> Any:
     return BufferRegion(buffer, [Range.from_min_extent(index, 1) for index in indices])
 
 
-def _combined(combine: str, target: Expr, term: Expr) -> Expr:
+def combined(combine: str, target: Expr, term: Expr) -> Expr:
+    """What a reduction makes of the value that it has so far and of a term."""
     kinds = {name: kind for kind, name in _COMBINERS.items()}
     return kinds[combine](target, term)
 

@@ -22,6 +22,7 @@ from .cpu.winograd.sketch import Winograd, WinogradOfBytes
 from .fingerprint import space_of
 from .gpu.contraction import GpuContraction
 from .gpu.mma import GpuMma
+from .gpu.rows.sketch import GpuRows
 from .gpu.streaming import GpuStreaming
 from .gpu.tensor_core import GpuTensorCore
 from .gpu.transpose import GpuTranspose
@@ -106,6 +107,7 @@ def gpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Gpu], ...]:
         GpuContraction(),
         *([GpuWinograd(4, max_error), GpuWinograd(2, max_error)] if max_error else []),
         GpuTranspose(),
+        GpuRows(),
         GpuStreaming(),
         *_of_plugins("gpu_sketches"),
     ]

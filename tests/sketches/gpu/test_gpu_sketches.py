@@ -22,6 +22,7 @@ from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction
 from stormdrop.sketches.gpu.limits import within_limits
+from stormdrop.sketches.gpu.rows.sketch import GpuRows
 from stormdrop.sketches.gpu.streaming import GpuStreaming
 from stormdrop.sketches.gpu.tiling import Tilings
 from stormdrop.sketches.gpu.times.tilings import expected_seconds
@@ -201,7 +202,8 @@ def test_prime_extents_have_a_contraction() -> None:
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_threads_share_the_terms_of_a_matrix_times_a_vector(work: Workload, threads: tuple[int, int, int]) -> None:
-    ((sketch, space),) = sketches_for(work, A100)
+    *rows, (sketch, space) = sketches_for(work, A100)
+    assert {found.name for found, _ in rows} <= {GpuRows.name}
     assert sketch.name == GpuStreaming.name
     (launch,) = launches(sketch.apply(work, A100, space.config(space.origin)).main, A100)
     assert launch.items == threads

@@ -6,6 +6,7 @@ tensor_core.py  products of matrices on those before
 half_matmul.py  a function as such a product of matrices
 winograd.py     convolutions with fewer products, in three kernels
 transpose.py    what is read along one axis and written along another
+rows/           norms, softmax, sums of rows and one-row products, with rows in registers
 streaming.py    everything else
 limits.py       which tilings a GPU can run, and the default one
 tiled_loops.py  the loops of a tiled contraction

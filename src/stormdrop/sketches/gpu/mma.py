@@ -38,7 +38,7 @@ from tvm.tirx.function import IndexMap
 from ...errors import UnsupportedFunction
 from ...ir.kept import kept
 from ...ir.workload import Workload
-from ...machine.gpu import WARP, Gpu
+from ...machine.gpu import Gpu
 from ...space import Constraint, Ordinal, Space, Tile
 from ...space.tile import largest_divisor
 from ..contract import Variant

@@ -15,16 +15,14 @@ If they share leading axes, they run in one kernel, row by row; if they share ax
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import tvm
 from numpy.typing import NDArray
-from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.tirx import ForKind, IterVar
-from tvm_ffi import structural_equal
 
 from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import contiguous
@@ -35,6 +33,8 @@ from ...ir.workload import Workload
 from ...machine.gpu import WARP, Gpu
 from ...space import Constraint, Knob, Ordinal, Space
 from ..contract import Variant
+from .rows.sketch import GpuRows
+from .rows.stages import shares_terms
 from .tiling import shared_bytes
 from .times.movement import Pass, expected_seconds
 
@@ -51,8 +51,8 @@ class GpuStreaming:
     max_error: ClassVar[float] = 0.0
 
     def yields(self, workload: Workload, target: Gpu) -> bool:
-        """See `Yielding`: to every sketch for contractions."""
-        return True
+        """See `Yielding`: to every sketch but `gpu_rows`, beside which it has other schedules."""
+        return GpuRows().space(workload, target) is None
 
     def space(self, workload: Workload, target: Gpu) -> Space | None:
         """The schedules of a function.
@@ -106,7 +106,7 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     constraints = []
     origin: dict[str, Any] = {"threads": min(256, largest)}
     reduces = any(stage.reductions for stage in graph.stages)
-    across_threads = all(map(_across_threads, graph.stages))
+    across_threads = all(map(shares_terms, graph.stages))
     columns, rows = _column_axes(graph.stages), _row_axes(graph.stages)
     if rows and not columns:
         if not across_threads or _shared_bytes(graph.stages, rows) > target.shared_per_block:
@@ -129,23 +129,6 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
         knobs.append(Ordinal("unroll", _UNROLL))
         origin["unroll"] = 16
     return Space(GpuStreaming.name, knobs, constraints, origin)
-
-
-def _across_threads(stage: Stage) -> bool:
-    """Whether threads can share the reduction of a stage: TVM wants to know the value that it starts from.
-
-    It knows the least number of a type for a maximum, not -infinity, which a maximum of a model may start from.
-    """
-    if stage.combine is None:
-        return True
-    dtype = str(stage.buffer.dtype)
-    known: Callable[[], Any] = {
-        "sum": lambda: tirx.const(0, dtype),
-        "product": lambda: tirx.const(1, dtype),
-        "max": lambda: tirx.min_value(dtype),
-        "min": lambda: tirx.max_value(dtype),
-    }[stage.combine]
-    return bool(structural_equal(stage.identity, known()))
 
 
 def _row_axes(stages: Sequence[Stage]) -> int:

@@ -27,14 +27,14 @@ import tvm
 from numpy.typing import NDArray
 from tvm.ir.prim.expr import IntImm
 from tvm.s_tir import Schedule
-from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
 from ...errors import UnsupportedFunction
 from ...ir.contractions.split_axes import divisors_of, split_axis
-from ...ir.expressions import Expr, coefficients, rewrite_loads, simplified, substitute, unraveled
+from ...ir.expressions import Expr, rewrite_loads, simplified, unraveled
 from ...ir.kept import kept
-from ...ir.stages import Axis, Buffer, Stage, StageGraph, intermediate, shape_of, variable
+from ...ir.stages import Axis, Buffer, Stage, StageGraph, intermediate, variable
+from ...ir.strides import Strides, strides_of
 from ...ir.workload import Workload
 from ...machine.gpu import WARP, WORD, Gpu
 from ...space import Constraint, Knob, Ordinal, Space
@@ -179,10 +179,6 @@ def _without_quotients(stage: Stage) -> Stage:
         stage, _, _ = split_axis(stage, stage, *min(found, key=lambda pair: pair[1]))
 
 
-Strides = Mapping[Axis, int]
-"""How many elements apart in memory neighbouring positions of each axis are."""
-
-
 def _merged(stage: Stage) -> tuple[Stage, Strides, list[Strides | None]]:
     """A stage over as few axes as its accesses allow, and how they step over these axes.
 
@@ -225,20 +221,9 @@ def _merged(stage: Stage) -> tuple[Stage, Strides, list[Strides | None]]:
 
 def _strides(buffer: Buffer, indices: Sequence[Expr], axes: Sequence[Axis]) -> Strides | None:
     """The strides of an access along axes; None if it may leave the buffer, or repeats elements."""
-    variables, shape = {axis.var for axis in axes}, shape_of(buffer)
-    origin = {axis.var: IntImm("int32", 0) for axis in axes}
-    strides = dict.fromkeys(axes, 0)
-    for dimension, (index, extent) in enumerate(zip(indices, shape, strict=True)):
-        factors = coefficients(index, variables)
-        first = Analyzer().simplify(substitute(index, origin))
-        if factors is None or min(factors.values(), default=0) < 0 or not isinstance(first, IntImm):
-            return None
-        steps = {axis: factors.get(axis.var, 0) for axis in axes}
-        if not 0 <= int(first) <= extent - 1 - sum(step * (axis.extent - 1) for axis, step in steps.items()):
-            return None
-        for axis, step in steps.items():
-            strides[axis] += step * math.prod(shape[dimension + 1 :])
-    return strides if all(stride for axis, stride in strides.items() if axis.extent > 1) else None
+    strides = strides_of(buffer, indices, axes)
+    repeats = strides is None or not all(stride for axis, stride in strides.items() if axis.extent > 1)
+    return None if repeats else strides
 
 
 def _share(schedule: Schedule, loops: Sequence[Any], threads: int) -> None:

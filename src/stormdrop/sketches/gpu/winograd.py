@@ -46,7 +46,8 @@ from ..winograd.transforms import POINTS, Filter, matrices, rows_of_input, rows_
 from .limits import DEFAULT_UNROLL, MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
 from .tiled_loops import fetch_together, tile_and_bind
 from .tiling import THREAD, ContractionAxes, Operand, Tilings
-from .time_model import LAUNCH, expected_seconds
+from .times.tilings import expected_seconds
+from .times.waves import LAUNCH
 
 Rows = Callable[[Filter, Sequence[Expr]], list[Expr]]
 """`rows_of_input` or `rows_of_output`."""

@@ -1,0 +1,95 @@
+"""The sketch `gpu_rows`: norms, softmax, sums of rows and one-row products, each of which reads a row once.
+
+    for groups of rows:                                         blockIdx.x
+        for rows of a group:                                    threadIdx.y
+            for lanes:                                          threadIdx.x
+                registers = what several stages read            vectors of 16 bytes
+            for lanes:
+                partial = the terms of the lane
+            total = partial of all lanes                        by shuffles; of several warps by shared memory
+            for lanes:
+                output = f(registers, totals)                   vectors of 16 bytes
+
+The sums of a softmax or a norm read what is in registers. If a row has too many elements for them, each stage reads it
+again, some vectors ahead of the arithmetic. So do sums of products, such as those of a matrix and a vector, whose rows
+are those of the matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ....errors import UnsupportedFunction
+from ....ir.kept import kept
+from ....ir.workload import Workload
+from ....machine.gpu import WARP, Gpu
+from ....space import Constraint, Ordinal, Space
+from ...contract import Variant
+from ..contraction import find_fused_contraction
+from .kernel import rows_kernel
+from .stages import find_rows
+
+_THREADS = (32, 64, 128, 256, 512, 1024)
+_LANES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_VECTORS = (1, 2, 4, 8, 16)
+_AHEAD = (1, 2, 4, 8)
+
+_STEPS = 8  # vectors of a lane that are not worth more warps
+_BUSY = 512  # threads that keep a multiprocessor busy
+
+
+class GpuRows:
+    """The sketch that this module describes."""
+
+    name: ClassVar[str] = "gpu_rows"
+    max_error: ClassVar[float] = 0.0
+
+    def space(self, workload: Workload, target: Gpu) -> Space | None:
+        """The schedules of a function whose sums go along contiguous rows; None for any other one.
+
+        The knobs are the threads of a block, the lanes that share a row, the elements of a vector, and the vectors of a
+        lane that are read ahead.
+        """
+        return _space(workload, target)
+
+    def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
+        """The schedule at a configuration."""
+        return Variant(rows_kernel(find_rows(workload), **config))
+
+
+@kept
+def _space(workload: Workload, target: Gpu) -> Space | None:
+    try:
+        found = find_rows(workload)
+    except UnsupportedFunction:
+        return None
+    if _used_again(workload):
+        return None
+    vectors = -(-found.term.extent // found.vector)
+    threads = [count for count in _THREADS if count <= target.threads_per_block]
+    lanes = [count for count in _LANES if count < min(2 * vectors, 2 * threads[-1])]
+    default = min(lanes[-1], WARP)
+    while default < lanes[-1] and (
+        (default * _STEPS < vectors and found.repeated) or found.row.extent * default < target.multiprocessors * _BUSY
+    ):
+        default *= 2
+    return Space(
+        GpuRows.name,
+        [
+            Ordinal("threads", threads),
+            Ordinal("lanes", lanes),
+            Ordinal("vector", [count for count in _VECTORS if count <= found.vector]),
+            Ordinal("ahead", _AHEAD),
+        ],
+        [Constraint(("threads", "lanes"), lambda threads, lanes: lanes <= threads, "lanes fit")],
+        {"threads": min(threads[-1], max(128, default)), "lanes": default, "vector": found.vector, "ahead": 4},
+    )
+
+
+def _used_again(workload: Workload) -> bool:
+    """Whether it is a contraction that uses what it has read several times, which tiles make use of."""
+    try:
+        return not find_fused_contraction(workload).axes.read_once
+    except UnsupportedFunction:
+        return False

@@ -1,0 +1,115 @@
+"""Norms, softmax, sums of rows and one-row products on GPUs: which schedules they have, and what these compute."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import te, topi
+
+from stand_ins.cuda_on_host import execute_on_host
+from stand_ins.memory_sectors import sectors_of
+from stormdrop import operators
+from stormdrop.ir.reference import evaluate_graph
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.gpu import GPUS, SECTOR
+from stormdrop.sketches.gpu.rows.sketch import GpuRows
+from stormdrop.sketches.gpu.streaming import GpuStreaming
+from stormdrop.sketches.registry import sketches_for
+
+A100, SKETCH = GPUS["a100"], GpuRows()
+
+
+def config_of(work: Workload, **knobs: Any) -> dict[str, Any]:
+    space = SKETCH.space(work, A100)
+    assert space is not None
+    return {**space.config(space.origin), **knobs}
+
+
+def normalised_images(channels: int, height: int, width: int) -> Workload:
+    """An instance norm as models have it: the axes that are summed over stay, with the extent 1."""
+    x = te.placeholder((1, channels, height, width), name="x")
+    mean = topi.divide(topi.sum(x, [2, 3], keepdims=True), float(height * width))
+    centred = topi.subtract(x, mean)
+    variance = topi.divide(topi.sum(topi.multiply(centred, centred), [2, 3], keepdims=True), float(height * width))
+    y = topi.divide(centred, topi.sqrt(topi.add(variance, te.const(1e-5))))
+    return Workload.create("instance_norm", te.create_prim_func([x, y]))
+
+
+def half_rows(m: int, n: int) -> Workload:
+    """A softmax of rows of float16, computed in float32."""
+    x = te.placeholder((m, n), "float16", name="x")
+    y = topi.cast(topi.nn.softmax(topi.cast(x, "float32"), axis=-1), "float16")
+    return Workload.create("half_softmax", te.create_prim_func([x, y]))
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    ("work", "knobs"),
+    [
+        (operators.softmax(5, 50), {"threads": 64, "lanes": 16}),  # vectors of 2, and 4 rows of a block
+        (operators.softmax(3, 300), {"lanes": 64}),  # two warps of a row
+        (operators.softmax(2, 264), {"threads": 32, "lanes": 1}),  # too many elements for the registers of a thread
+        (operators.layer_norm(3, 51), {}),  # no vectors
+        (operators.dense(1, 13, 88, bias=1), {"ahead": 2}),
+        (operators.reduce((7, 9, 4), (1, 2), kind="max"), {"threads": 32, "lanes": 4}),
+        (normalised_images(3, 6, 10), {}),
+        (half_rows(3, 72), {"threads": 64, "lanes": 4}),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+@pytest.mark.parametrize("sanitizer", ["thread", "address"])
+def test_rows_are_computed(work: Workload, knobs: dict[str, int], sanitizer: str) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++ on the PATH")
+    inputs = work.random_inputs(0)
+    function = SKETCH.apply(work, A100, config_of(work, **knobs)).main
+    (execution,) = execute_on_host(function, A100, inputs, (sanitizer,))
+    (expected,) = evaluate_graph(work.graph, inputs)
+    assert execution.complaints == ()
+    np.testing.assert_allclose(execution.outputs[0], expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "work", [operators.softmax(16, 1024), operators.layer_norm(16, 768), half_rows(16, 256)], ids=lambda work: work.name
+)
+def test_a_row_is_read_once_and_written_once(work: Workload) -> None:
+    sectors = sectors_of(SKETCH.apply(work, A100, config_of(work)).main, A100)
+    row = next(spec for spec in work.inputs)
+    least = np.prod(row.shape) * np.dtype(row.dtype).itemsize // SECTOR
+    assert (sectors["x0"], sectors["y0"]) == (least, least)
+
+
+def test_vectors_are_as_wide_as_all_rows_are_aligned() -> None:
+    vectors = [config_of(operators.layer_norm(8, n))["vector"] for n in (768, 50, 765)]
+    assert [*vectors, config_of(half_rows(8, 768))["vector"]] == [4, 2, 1, 8]
+
+
+def test_a_warp_has_a_short_row_and_a_block_a_long_one() -> None:
+    lanes = [config_of(operators.softmax(m, n))["lanes"] for m, n in ((4096, 16), (4096, 512), (64, 32000))]
+    assert lanes == [4, 32, 1024]
+
+
+def test_few_rows_have_more_threads_each() -> None:
+    assert [config_of(operators.dense(1, n, 8192))["lanes"] for n in (4096, 64)] == [32, 1024]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        operators.dense(64, 64, 64),  # tiles use its rows again
+        operators.matmul(1, 64, 64),  # rows of the second matrix are not the terms
+        operators.reduce((16, 64), 0),
+        operators.elementwise((16, 64)),
+    ],
+    ids=lambda work: work.name,
+)
+def test_what_has_no_contiguous_rows_is_left_to_others(work: Workload) -> None:
+    assert SKETCH.space(work, A100) is None
+
+
+def test_schedules_of_older_records_stay() -> None:
+    names = [sketch.name for sketch, _ in sketches_for(operators.softmax(8, 64), A100)]
+    assert names == [GpuRows.name, GpuStreaming.name]
