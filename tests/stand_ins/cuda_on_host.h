@@ -38,6 +38,7 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define alignas(bytes) __attribute__((aligned(bytes)))  // CUDA takes it between storage class and type
 #define __restrict__ __restrict
+#define CUDART_INF_F INFINITY
 
 struct host_dim3 { int x, y, z; };
 inline thread_local host_dim3 threadIdx, blockIdx;

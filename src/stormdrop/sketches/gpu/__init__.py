@@ -5,6 +5,7 @@ mma.py          products in half precision on tensor cores since sm_80, convolut
 tensor_core.py  products of matrices on those before
 half_matmul.py  a function as such a product of matrices
 winograd.py     convolutions with fewer products, in three kernels
+attention/      two products with a softmax between them
 transpose.py    what is read along one axis and written along another
 rows/           norms, softmax, sums of rows and one-row products, with rows in registers
 streaming.py    everything else

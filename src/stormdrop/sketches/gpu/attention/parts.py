@@ -1,0 +1,206 @@
+"""Which functions are attentions: a product, a softmax along its columns, and a product with what that gives.
+
+    product[h, i, j]  = sum over d of query[h, i, d] key[h, j, d]
+    score[h, i, j]    = any function of product[h, i, j], such as its scale and a mask
+    output[h, i, c]   = sum over j of softmax(score[h, i, ...])[j] value[h, j, c]
+
+h stands for any number of axes. Queries, keys and values are read from inputs, each with any index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import FloatImm, IntImm
+from tvm.tirx import BufferStore
+from tvm_ffi import structural_equal
+
+from ....errors import UnsupportedFunction
+from ....ir.contractions.contraction import fused_epilogue, multiplied_loads
+from ....ir.expressions import Expr, loads_in, rewrite_loads, substitute, variables
+from ....ir.stages import Axis, Stage, StageGraph
+
+_COMBINED = ["sum", "max", "sum", "sum"]  # of the products, and of the softmax between them
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionParts:
+    """A function as an attention. All parts are over the same axes.
+
+    Attributes:
+        parameters: The parameters of the function.
+        heads: The axes of which each position has queries, keys and values of its own, or shares them.
+        row: The axis of the queries.
+        key: That of the keys.
+        depth: That of the elements of a query and of a key.
+        column: That of the elements of a value.
+        query: A load, of heads, row and depth.
+        keys: A load, of heads, key and depth.
+        values: A load, of heads, key and column.
+        product: The buffer that stands for the products in `score`.
+        score: What a product becomes before the softmax.
+        sums: The buffer that stands for the sums over the keys in what `store` writes.
+        store: What writes the output, over heads, row and column.
+    """
+
+    parameters: tuple[Any, ...]
+    heads: tuple[Axis, ...]
+    row: Axis
+    key: Axis
+    depth: Axis
+    column: Axis
+    query: Any
+    keys: Any
+    values: Any
+    product: Any
+    score: Expr
+    sums: Any
+    store: Stage
+
+    def scored(self, product: Expr, position: Mapping[Any, Expr]) -> Expr:
+        """What a product becomes before the softmax, at a position of the axes."""
+        return _with_element(self.score, position, self.product, product)
+
+    def stored(self, element: Expr, position: Mapping[Any, Expr]) -> Any:
+        """What writes the output where an element is the sum over the keys, at a position of the axes."""
+        value = _with_element(self.store.value, position, self.sums, element)
+        return BufferStore(self.store.buffer, value, [substitute(index, position) for index in self.store.indices])
+
+
+def _with_element(value: Expr, position: Mapping[Any, Expr], buffer: Any, element: Expr) -> Expr:
+    """A value at a position of axes, with an element in place of what it reads of a buffer."""
+    return rewrite_loads(substitute(value, position), lambda load: element if load.source.same_as(buffer) else None)
+
+
+def find_attention(graph: StageGraph) -> AttentionParts:
+    """Reads an attention off a function.
+
+    Args:
+        graph: The function.
+
+    Raises:
+        UnsupportedFunction: The function is none, or not in float32.
+
+    Example:
+        >>> from stormdrop import operators
+        >>> parts = find_attention(operators.attention(b=2, m=32, n=48, k=16, v=8).graph)
+        >>> parts.row.extent, parts.key.extent, parts.depth.extent, parts.column.extent
+        (32, 48, 16, 8)
+    """
+    graph = graph.inlined(lambda stage: False)
+    reductions = [stage for stage in graph.stages if stage.combine is not None]
+    if [stage.combine for stage in reductions] != _COMBINED:
+        raise UnsupportedFunction("no two products with a softmax between them")
+    product, top, total, last = reductions
+    store, fused = fused_epilogue(graph, last)
+    if len(graph.stages) != len(fused) + 3 or any(stage.buffer in graph.parameters for stage in reductions[:3]):
+        raise UnsupportedFunction("it computes more than an attention")
+    if any(str(stage.buffer.dtype) != "float32" for stage in graph.stages):
+        raise UnsupportedFunction("it is not in float32")
+    key = _only(top.reductions)
+    score = substitute(top.value, _first(top.reductions, key))
+    weight = tirx.exp(score - _plain(top))
+    of_total = dict(zip(_variables(total.spatial), _variables(top.spatial), strict=False))
+    if not structural_equal(substitute(total.value, of_total | _key_of(total, key)), weight):
+        raise UnsupportedFunction("the sum of a row is not that of a softmax")
+    summed = substitute(_plain(total), of_total)
+    of_last = _positions(last, total.buffer, _variables(top.spatial)) | _key_of(last, key)
+    columns = [axis for axis in last.spatial if axis.var not in of_last]
+    column = _only(columns)
+    of_last |= _first(columns, column)
+    values = _other_factor(substitute(last.value, of_last), weight, summed)
+    query, keys, depth = _factors(product, _only_load(score, product.buffer), key)
+    shared = variables(keys) | variables(values)
+    rows = [axis for axis in top.spatial if axis.var not in shared]
+    if not rows or {load.source for load in (query, keys, values)} & {stage.buffer for stage in graph.stages}:
+        raise UnsupportedFunction("no rows share keys and values that are inputs")
+    heads = tuple(axis for axis in top.spatial if axis is not rows[-1])
+    indices = tuple(substitute(index, of_last) for index in store.indices)
+    store = replace(store, indices=indices, value=substitute(store.value, of_last))
+    if {load.source for load in store.loads()} & {stage.buffer for stage in reductions[:3]}:
+        raise UnsupportedFunction("what follows reads the scores")
+    return AttentionParts(
+        graph.parameters, heads, rows[-1], key, depth, column, query, keys, values, product.buffer, score,
+        last.buffer, store,
+    )  # fmt: skip
+
+
+def _variables(axes: Sequence[Axis]) -> tuple[Any, ...]:
+    return tuple(axis.var for axis in axes)
+
+
+def _only(axes: Sequence[Axis]) -> Axis:
+    """The axis that has more than one position; the last one if none has."""
+    longer = [axis for axis in axes if axis.extent > 1] or list(axes)[-1:]
+    if len(longer) != 1:
+        raise UnsupportedFunction("keys, columns and the depth are not one axis each")
+    return longer[0]
+
+
+def _first(axes: Sequence[Axis], kept: Axis) -> dict[Any, Expr]:
+    """The only position of each axis but one."""
+    return {axis.var: IntImm("int32", 0) for axis in axes if axis is not kept}
+
+
+def _key_of(stage: Stage, key: Axis) -> dict[Any, Expr]:
+    """The reduction of a stage as the key."""
+    own = _only(stage.reductions)
+    if own.extent != key.extent:
+        raise UnsupportedFunction("the sums are not over all keys")
+    return {**_first(stage.reductions, own), own.var: key.var}
+
+
+def _plain(stage: Stage) -> Any:
+    """The element that a stage writes, the indices of which are its axes."""
+    if tuple(stage.indices) != _variables(stage.spatial):
+        raise UnsupportedFunction("the rows are laid out otherwise")
+    return stage.buffer[stage.indices]
+
+
+def _only_load(value: Expr, buffer: Any) -> Any:
+    """The one element of a buffer that a value reads."""
+    loads = [load for load in loads_in(value) if load.source.same_as(buffer)]
+    if not loads or any(list(load.indices) != list(loads[0].indices) for load in loads):
+        raise UnsupportedFunction("a row reads another one")
+    return loads[0]
+
+
+def _positions(stage: Stage, buffer: Any, variables_of_rows: Sequence[Any]) -> dict[Any, Expr]:
+    """The axes of a stage by the variables of the rows, from the row of a buffer that it reads."""
+    indices = list(_only_load(stage.value, buffer).indices)
+    if len(set(indices)) != len(indices) or not set(indices) <= set(_variables(stage.spatial)):
+        raise UnsupportedFunction("the output has rows of another order")
+    return dict(zip(indices, variables_of_rows, strict=True))
+
+
+def _other_factor(value: Expr, weight: Expr, summed: Expr) -> Any:
+    """What the weight of a softmax is multiplied by."""
+    one = FloatImm("float32", 1.0)
+    normalized = (weight / summed, weight * (one / summed))
+    if isinstance(value, prim.Mul):
+        for factor, other in ((value.a, value.b), (value.b, value.a)):
+            if isinstance(other, TensorLoad) and any(structural_equal(factor, each) for each in normalized):
+                return other
+    raise UnsupportedFunction("the second product is not that of a softmax and an input")
+
+
+def _factors(product: Stage, element: Any, key: Axis) -> tuple[Any, Any, Axis]:
+    """The query, the key and the depth of the product that is read as an element."""
+    _plain(product)
+    loads = multiplied_loads(product)
+    if loads is None:
+        raise UnsupportedFunction("the first product is not one of two inputs")
+    positions = dict(zip(_variables(product.spatial), element.indices, strict=True))
+    depth = _only(product.reductions)
+    positions |= _first(product.reductions, depth)
+    first, second = (substitute(load, positions) for load in loads)
+    if key.var in variables(first):
+        first, second = second, first
+    if key.var in variables(first) or (key.var not in variables(second) and key.extent > 1):
+        raise UnsupportedFunction("queries depend on the key, or keys do not")
+    return first, second, depth
