@@ -294,6 +294,35 @@ def test_the_lanes_of_a_warp_are_not_ordered_by_ldmatrix() -> None:
     assert execution.complaints == ("data race",)
 
 
+NUMBERS = np.array([1, 1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-11, 1 + 2**-11 - 2**-23, 1e-40, 3.4e38, np.inf, np.nan], "f4")
+PAIR = 'unsigned r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(x), "f"(2.5f)); out[lane] = r;'
+TF32 = 'unsigned r; asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); out[lane] = r;'
+
+
+@pytest.mark.parametrize(
+    ("statement", "right"),
+    [
+        (PAIR, True),
+        (PAIR.replace('"f"(x), "f"(2.5f)', '"f"(2.5f), "f"(x)'), False),
+        (TF32, True),
+        (TF32.replace("= r;", "= in[lane];"), False),
+    ],
+    ids=["bfloat16", "swapped", "tf32", "not rounded"],
+)
+def test_roundings(statement: str, right: bool) -> None:
+    words = np.resize(NUMBERS, 32).view(np.uint32)
+    execution = one_warp(f"float x = ((float*)in)[lane]; {statement}", {"in": words}, 32)
+    (found,) = execution.outputs
+    if "bf16x2" in statement:
+        expected = words.view("f4").astype("bfloat16").astype("f4")
+        right_half = np.all(found & 0xFFFF == np.float32(2.5).view(np.uint32) >> 16)
+        assert right == (right_half and np.array_equal((found & 0xFFFF0000).view("f4"), expected, equal_nan=True))
+    else:
+        away = (words + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)  # ties go away from 0
+        expected = np.where(np.isnan(words.view("f4")), np.nan, away.view("f4")).astype("f4")
+        assert right == np.array_equal(found.view("f4"), expected, equal_nan=True)
+
+
 def test_products_of_bytes() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-128, 128, (32, 4)).astype(np.int8) for _ in "ab")

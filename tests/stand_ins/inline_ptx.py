@@ -1,6 +1,6 @@
 """Rewrites the inline PTX of a CUDA source as calls of the functions in `ptx_on_host.h`, which a CPU can execute.
 
-It knows what TVM emits for tensor cores (`mma`, `ldmatrix`) and asynchronous copies (`cp.async`).
+It knows what is emitted for tensor cores (`mma`, `ldmatrix`), asynchronous copies (`cp.async`) and roundings (`cvt`).
 """
 
 from __future__ import annotations
@@ -107,6 +107,11 @@ def _copy_if(found: re.Match[str], operands: Sequence[str]) -> str:
     return f"if ({condition} == {truth}) {copy}; else host_store_shared({to}, {_bits(zeros)}, __LINE__)"
 
 
+def _converted(function: str) -> Callable[[re.Match[str], Sequence[str]], str]:
+    """Sets the first operand to what a function returns for the others."""
+    return lambda found, operands: f"host_set({operands[0]}, {function}({', '.join(operands[1:])}))"
+
+
 def _bits(values: Sequence[str]) -> str:
     return f"{{{', '.join(f'host_bits({value})' for value in values)}}}"
 
@@ -126,6 +131,8 @@ _INSTRUCTIONS: Sequence[tuple[str, Callable[[re.Match[str], Sequence[str]], str]
         rf" @!\1 st\.shared(?:\.v[24])?\.u32 \[%\5\], (\{{?[^;{{}}]*\}}?); \}}",
         _copy_if,
     ),
+    (r"cvt\.rn\.bf16x2\.f32 %0, %1, %2;", _converted("host_bfloat16_pair")),
+    (r"cvt\.rna\.tf32\.f32 %0, %1;", _converted("host_tf32_rounded")),
     (r"cp\.async\.commit_group;", lambda found, operands: "host_commit_group()"),
     (r"cp\.async\.wait_group (\d+);", lambda found, operands: f"host_wait_group({found[1]})"),
     (r"cp\.async\.wait_all;", lambda found, operands: "host_land_all()"),

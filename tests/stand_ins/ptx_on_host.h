@@ -36,6 +36,18 @@ inline char* host_shared(unsigned address, unsigned alignment, int line) {
   return pointer;
 }
 
+// ------------------------------------------------------------------------------------------------------- roundings
+// The upper bits of a float32, rounded to the nearest: `even` says where ties go, else away from 0. NaN stays NaN.
+inline unsigned host_upper_bits(float value, int kept, bool even) {
+  const unsigned bits = host_bits(value), lost = 32 - kept, half = 1u << (lost - 1);
+  if (value != value) return 0x7fffffffu >> lost << lost;
+  return (bits + (even ? half - 1 + (bits >> lost & 1) : half)) >> lost << lost;
+}
+inline unsigned host_bfloat16_pair(float upper, float lower) {
+  return host_upper_bits(upper, 16, true) | host_upper_bits(lower, 16, true) >> 16;
+}
+inline unsigned host_tf32_rounded(float value) { return host_upper_bits(value, 19, false); }
+
 // ----------------------------------------------------------------------------------------------------- tensor cores
 // How elements lie in a register: how many, and the value of one.
 struct host_f32 {

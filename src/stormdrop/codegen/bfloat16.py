@@ -11,7 +11,8 @@ float32. That takes twice the memory, and a dot product of bfloat16 cannot read 
 `round` is nine instructions for integers, or one of the CPU (AVX512-BF16, ARM's bf16 extension), which takes denormals
 for zeros: it is used where kernels flush them. TVM cannot name LLVM's type for bfloat16. Therefore the instruction
 stands in a function in LLVM's language, which LLVM inlines; its vectors are known once the loops are vectors, so
-`with_rounding` comes after TVM's vectorisation.
+`with_rounding` comes after TVM's vectorisation. NVIDIA's GPUs since sm_80 round two numbers by an instruction, which
+`with_rounding_on_cuda` writes; it keeps denormals.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from functools import cache
 from typing import Any
 
 from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
 from tvm.ir import Call, StringImm, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
@@ -38,6 +40,8 @@ _EXPONENT = 0x7F800000  # the bits of infinity; those of a NaN are larger
 _HALF = 0x7FFF  # one less than half of the last digit that stays
 _QUIET = 0x40  # the digit that every NaN keeps
 _UNITS = {"avx512bf16", "bf16"}  # LLVM's names of the extensions that have the instruction, on x86 and ARM
+_SINCE = 80  # the first of NVIDIA's architectures that has it
+_CUDA_TYPES = {1: ("float", "ushort"), 2: ("float2", "ushort2"), 4: ("float4", "ushort4")}  # by lanes
 _MARK = "llvm.x86.avx512bf16.cvtneps2bf16.512"  # stands for that function: TVM makes vectors of intrinsics
 
 
@@ -62,6 +66,8 @@ def with_bits(function: PrimFunc) -> PrimFunc:
 
 def _rounds(target: Any) -> bool:
     """Whether an instruction of the target rounds as its kernels should."""
+    if str(target.kind.name) == "cuda":
+        return int(str(target.attrs["arch"]).removeprefix("sm_")) >= _SINCE
     if str(target.kind.name) != "llvm":
         return False
     return bool(_UNITS & set(map(str, codegen.llvm_get_cpu_features(target)))) and KEEP_DENORMALS not in target.keys
@@ -71,7 +77,7 @@ class _Bits:
     """Rewrites statements.
 
     Args:
-        unit: Whether an instruction of the CPU rounds.
+        unit: Whether an instruction rounds.
 
     Attributes:
         buffers: The buffer of bits for each buffer of bfloat16.
@@ -210,6 +216,38 @@ def with_rounding(function: PrimFunc) -> PrimFunc:
     code = StringImm("\n".join(map(_definition, lengths)))
     body = structural_map(function.body, ((Call, visit),))
     return function.with_body(AttrStmt(IntImm("int32", 0), "pragma_import_llvm", code, body))
+
+
+def with_rounding_on_cuda(function: PrimFunc) -> PrimFunc:
+    """A vectorised function for CUDA in which an instruction rounds to bfloat16, where `with_bits` has chosen it.
+
+    Args:
+        function: What `with_bits` has made, with its loops as vectors.
+    """
+
+    def visit(call: Any) -> Any:
+        if not _is_rounding(call):
+            return call
+        source = _cuda_definition(lanes_of(call))
+        name = _function(lanes_of(call))
+        return cuda_func_call(name, call.args[1], source_code=source, return_type=call.ty.dtype)
+
+    return function.with_body(structural_map(function.body, ((Call, visit),)))
+
+
+def _cuda_definition(lanes: int) -> str:
+    """A function that rounds numbers; of two that an instruction takes, the second becomes the lower half."""
+    real, bits = _CUDA_TYPES[lanes]
+    numbers = [f"value.{axis}" for axis in "xyzw"[:lanes]] if lanes > 1 else ["value", "0.0f"]
+    pairs = [
+        f'asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(words[{at // 2}]) : "f"({numbers[at + 1]}), "f"({numbers[at]}));'
+        for at in range(0, len(numbers), 2)
+    ]
+    return f"""__forceinline__ __device__ {bits} {_function(lanes)}({real} value) {{
+  alignas(8) unsigned int words[{len(pairs)}];
+  {" ".join(pairs)}
+  return *({bits}*)words;
+}}"""
 
 
 def lanes_of(node: Expr) -> int:

@@ -28,18 +28,19 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.ir import Call, TensorLoad
 from tvm.ir.prim import expr as prim
-from tvm.ir.prim.expr import IntImm
+from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
-from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, For, ForKind, PrimFunc
+from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, For, ForKind, PrimFunc, SeqStmt
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 from tvm_ffi import structural_map, structural_walk
 
 from ..errors import MeasureError
 from ..ir.attributes import DISJOINT_SHARED
+from ..ir.dtypes import FLOAT16
 from ..ir.elementary import expand_for_gpu
-from ..ir.expressions import transform_statement
+from ..ir.expressions import intrinsic, transform_statement
 from ..runtime.device.code import DeviceKernel, Launch
-from .bfloat16 import with_bits
+from .bfloat16 import with_bits, with_rounding_on_cuda
 from .lowering import function_pass
 
 _SHARED_AT_LAUNCH = "tirx.use_dyn_shared_memory"  # TVM's tag
@@ -71,6 +72,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         loops.LoopPartition(),
         function_pass(_without_vectors_of_bool, "VectorsOfBool"),
         calls.VectorizeLoop(True),
+        function_pass(with_rounding_on_cuda, "Rounding"),
         function_pass(_with_scalars_of_warps, "ScalarsOfWarps"),
         loops.InjectVirtualThread(),
         loops.InjectDoubleBuffer(),
@@ -90,6 +92,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         loops.ThreadSync("warp"),
         loops.InferFragment(),
         loops.LowerThreadAllreduce(),
+        function_pass(_with_half_zeros, "HalfZeros"),
         loops.InjectPTXAsyncCopy(),
         function_pass(_with_words, "Words"),
         loops.MergeSharedMemoryAllocations(),
@@ -131,6 +134,34 @@ def _with_scalars_of_warps(function: PrimFunc) -> PrimFunc:
         return prim.Shuffle(scalars, list(range(len(scalars))))
 
     return function.with_body(structural_map(function.body, ((TensorLoad, loaded),)))
+
+
+def _with_half_zeros(function: PrimFunc) -> PrimFunc:
+    """A function that copies vectors of 16-bit integers, or zeros in their place, as float16.
+
+    The bits are the same, and TVM makes asynchronous copies only where the zeros are floats.
+    """
+
+    def half(buffer: Any) -> Any:
+        return tirx.decl_buffer(buffer.shape, FLOAT16, buffer.name, data=buffer.data, scope=buffer.scope(), layout=None)
+
+    def copied(node: Any) -> Any:
+        if not isinstance(node, BufferStore) or intrinsic(node.value) != "if_then_else":
+            return node
+        condition, load, zeros = node.value.args
+        if not isinstance(load, TensorLoad) or not isinstance(zeros, prim.Broadcast):
+            return node
+        if str(node.buffer.dtype) != "uint16" or not isinstance(zeros.value, IntImm) or int(zeros.value) != 0:
+            return node
+        source, target = half(load.source), half(node.buffer)
+        zeros = prim.Broadcast(FloatImm(FLOAT16, 0.0), zeros.lanes)
+        value = tirx.if_then_else(condition, source[tuple(load.indices)], zeros)
+        declared = [DeclBuffer(new, data=old.data) for new, old in ((source, load.source), (target, node.buffer))]
+        return SeqStmt([*declared, BufferStore(target, value, node.indices)])
+
+    if str(function.attrs["target"].kind.name) != "cuda":
+        return function
+    return function.with_body(transform_statement(function.body, copied))
 
 
 def _with_words(function: PrimFunc) -> PrimFunc:

@@ -118,8 +118,7 @@ def test_nvcc_takes_it(name: str) -> None:
             function = GpuMma().apply(workload, device, config).main
             sources.append(cuda_source(function, device))
             copies = re.findall(r"cp\.async\.c[ag]\.shared\.global", sources[-1])
-            if workload.inputs[0].dtype == "float16":
-                assert bool(copies) == (config["stages"] > 1 and workload.inputs[1].shape[-1] % 2 == 0)
+            assert bool(copies) == (config["stages"] > 1 and workload.inputs[1].shape[-1] % 2 == 0)
             assert "mma.sync.aligned.m16n8k16" in sources[-1] and "ldmatrix.sync.aligned" in sources[-1]
             (launch,) = launches(function, device)
             assert launch.threads == 32 * config["rows"][1] * config["columns"][1]
@@ -137,6 +136,21 @@ def test_large_matmuls_have_large_tiles_that_need_more_shared_memory_than_usual(
     assert config["rows"][1] * config["rows"][2] >= 8 and config["columns"][1] * config["columns"][2] >= 8
     (launch,) = launches(GpuMma().apply(workload, A100, config).main, A100)
     assert launch.shared > A100.shared_per_block
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ on the PATH")
+@pytest.mark.parametrize("name", ["bfloat16", "strided"])
+def test_an_instruction_rounds_to_bfloat16(name: str) -> None:
+    workload = WORKLOADS[name]
+    space = space_of(workload)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(spec.shape, "f4").astype(spec.dtype) for spec in workload.inputs]
+    inputs[1].reshape(-1)[0] = np.nan
+    function = GpuMma().apply(workload, A100, space.config(space.origin)).main
+    assert "cvt.rn.bf16x2.f32" in cuda_source(function, A100)
+    (expected,) = evaluate_graph(workload.graph, inputs)
+    (execution,) = execute_on_host(function, A100, inputs)
+    np.testing.assert_allclose(execution.outputs[0].astype("f4"), expected.astype("f4"), rtol=2**-7, atol=1e-5)
 
 
 def slice_of(begin: int) -> Workload:
