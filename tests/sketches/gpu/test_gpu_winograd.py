@@ -164,7 +164,8 @@ def test_it_is_offered_where_its_error_is_allowed() -> None:
 @pytest.mark.parametrize("size", [28, 56])
 def test_fewer_products_are_expected_to_take_less_time(size: int) -> None:
     work, seconds = _conv(1, size, size, 256, 256), []
-    for sketch in (GpuContraction(), *SKETCHES):
+    sketches: list[GpuContraction | GpuWinograd] = [GpuContraction(), *SKETCHES]
+    for sketch in sketches:
         space = sketch.space(work, A100)
         assert space is not None
         seconds.append(sketch.expected_seconds(work, A100, space.config(space.origin)))
