@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from numpy.typing import NDArray
 from tvm import tirx
 from tvm.ir import Range
 from tvm.ir.prim import expr as prim
@@ -43,6 +44,7 @@ from ..contract import Variant
 from ..winograd.convolution import Convolution, find_convolution
 from ..winograd.tiles import TilePosition, constant_stage, named_axes
 from ..winograd.transforms import POINTS, Filter, matrices, rows_of_input, rows_of_output
+from .features import analytic_features
 from .limits import DEFAULT_UNROLL, MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
 from .tiled_loops import fetch_together, tile_and_bind
 from .tiling import THREAD, ContractionAxes, Operand, Tilings
@@ -82,6 +84,13 @@ class GpuWinograd:
         over, channels; and the threads of a block of both transforms.
         """
         return _space(workload, self, target)
+
+    def features(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The seven of `analytic_features` of the products, shape (n, 7), of n configurations."""
+        axes = _Kernels(_convolution(workload, self.m), self.m).axes
+        names = [name for name, _ in (*axes.spatial, *axes.reductions)]
+        factors = {name: np.array([tuple(tile) for tile in knobs[name]], dtype=np.int64) for name in names}
+        return analytic_features(Tilings(axes, factors), target)
 
     def expected_seconds(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> float:
         """The seconds that the model of time expects: of the products, and of both transforms at the bandwidth."""
