@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm.tirx import PrimFunc
-
 from stormdrop.bench.contender import ContenderSpec
 from stormdrop.bench.peers import CUDA_OPERATOR_PEERS, OPERATOR_PEERS
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.contract import CPU, CUDA, OPENCL, Machine
 from stormdrop.model.building.compile import plain_schedules
+from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
 
 ORIGINAL = "original"
@@ -40,8 +39,8 @@ def operator_specs(
     theirs = {"operator": workload.name.split()[0], "arguments": dict(workload.arguments), "inputs": inputs}
     makers = {**OPERATOR_PEERS, **(CUDA_OPERATOR_PEERS if target.device == CUDA else {})}
 
-    def on_device(name: str, function: PrimFunc) -> ContenderSpec:
-        return ContenderSpec(name, _ON_DEVICE, {**ours, "target": target, "function": function}, target.device)
+    def on_device(name: str, variant: Variant) -> ContenderSpec:
+        return ContenderSpec(name, _ON_DEVICE, {**ours, "target": target, "variant": variant}, target.device)
 
     if target.device == CPU:
         specs = [ContenderSpec(name, _ON_CPU, {**ours, **best}) for name, best in tuned.items()]
@@ -55,15 +54,16 @@ def operator_specs(
     return specs
 
 
-def scheduled(workload: Workload, target: Machine, sketch: str, config: Mapping[str, Any]) -> PrimFunc:
+def scheduled(workload: Workload, target: Machine, sketch: str, config: Mapping[str, Any]) -> Variant:
     """A schedule by the name of its sketch and a configuration as JSON has it, for a GPU."""
     known = {each.name: each for each, _ in sketches_for(workload, target)}
-    return known[sketch].apply(workload, target, with_tuples(config)).main
+    return known[sketch].apply(workload, target, with_tuples(config))
 
 
-def original(workload: Workload, target: Machine) -> PrimFunc:
+def original(workload: Workload, target: Machine) -> Variant:
     """The operator without a schedule; for a GPU its loops are spread over blocks and threads."""
-    return workload.function if target.device == CPU else plain_schedules(target)(workload.function).function
+    plain = workload.function if target.device == CPU else plain_schedules(target)(workload.function).function
+    return Variant(plain)
 
 
 def with_tuples(config: Mapping[str, Any]) -> dict[str, Any]:

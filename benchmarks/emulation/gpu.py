@@ -40,7 +40,6 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS, Gpu
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
-from stormdrop.testing.sketches import arguments_of
 
 CASES = (
     "matmul m=24 n=32 k=16",
@@ -160,7 +159,7 @@ def executed(
     for line in lines:
         try:
             variant = sketch.apply(work, device, space.config(tuple(line["point"])))
-            arrays = arguments_of(variant, inputs)
+            arrays = variant.arguments(inputs)
             if how == "host":
                 yield verdict(line, execute_on_host(variant.main, device, arrays, SANITIZERS), expected)
                 continue

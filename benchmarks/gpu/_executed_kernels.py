@@ -31,7 +31,6 @@ from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.sketches import arguments_of
 from stormdrop.tuning.options import TuneOptions
 
 Array = NDArray[Any]
@@ -110,7 +109,7 @@ def executed(kernel: Kernel, schedule: int, gpu: Gpu, blocks: int, seconds: floa
         *_, last = launches(function, gpu)
         inputs, stages = _inputs(kernel)
         expected = None if stages is None else reference.evaluate_graph(stages, inputs, rounded=False)
-        inputs = arguments_of(variant, inputs)
+        inputs = variant.arguments(inputs)
         found |= {"grid": last.blocks, "threads": last.threads}
         for most in (blocks, *_FEWER):
             found["executed"] = min(most, last.blocks)

@@ -16,6 +16,7 @@ from stormdrop.bench.peers.ours import OperatorOnDevice
 from stormdrop.codegen.cuda import launches
 from stormdrop.codegen.serial_loops import with_serial_loops
 from stormdrop.ir.workload import Workload
+from stormdrop.sketches.contract import Variant
 from stormdrop.testing.sketches import check_sketch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
@@ -77,7 +78,7 @@ def test_tiles_of_a_gpu_are_thread_blocks(scripts: dict[str, ModuleType], worklo
         assert launch.blocks == -(-rows // down) * -(-columns // across)
     tiled = with_serial_loops(blocks.apply(workload, A100, {"tile_i": 8, "tile_j": 16}).main)
     inputs = workload.random_inputs(0)
-    (output,) = OperatorOnDevice(workload, sd.Cpu.detect(), tiled, inputs, threads=1).outputs()
+    (output,) = OperatorOnDevice(workload, sd.Cpu.detect(), Variant(tiled), inputs, threads=1).outputs()
     (right,) = workload.reference(inputs)
     np.testing.assert_allclose(output, right, rtol=1e-5)
     with pytest.raises(ValueError, match="128 x 16 threads: a block has 1024 at most"):

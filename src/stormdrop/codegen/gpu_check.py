@@ -34,6 +34,8 @@ from .thread_bounds import accesses_out_of_bounds
 Array = NDArray[Any]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_Loops = tuple[PrimFunc, Sequence[Array]]
+"""A schedule as serial loops, and what it takes."""
 
 _MOST_OPERATIONS = 2e8  # of a workload that runs as serial loops in seconds
 _TOLERANCE = 1e-4  # of the relative error
@@ -100,7 +102,7 @@ def cross_check(
     compiles = shutil.which("nvcc") is not None
     count, errors = 0, Counter[str]()
     sources: list[str] = []
-    inside: list[PrimFunc] = []  # the functions that access nothing out of bounds, as serial loops
+    inside: list[_Loops] = []  # the functions that access nothing out of bounds
     for sketch, space in sketches_for(workload, device, sketches):
         points = dict.fromkeys([space.origin, *(space.sample(rng) for _ in range(schedules - 1))])
         for point in points:
@@ -114,11 +116,11 @@ def cross_check(
                     outside = accesses_out_of_bounds(function, device)
                     errors.update(outside[:1])
                     if not outside:
-                        inside.append(with_serial_loops(variant.anywhere))
+                        inside.append((with_serial_loops(variant.anywhere), variant.arguments(inputs)))
             except Exception as error:  # noqa: BLE001  whatever a sketch or TVM raises is what the check is to find
                 errors[one_line(error)] += 1
     accepted = _results(lambda some: resources_of(some, device), sources if compiles else [], errors)
-    right = _results(lambda some: _are_right(workload, some, inputs, expected), inside, errors)
+    right = _results(lambda some: _are_right(workload, some, expected), inside, errors)
     counts = count, len(sources), len(accepted) if compiles else None, sum(right) if runs else None
     return CrossCheck(device.arch, *counts, dict(errors.most_common(3)))
 
@@ -134,11 +136,10 @@ def _results(make: Callable[[list[Item]], list[Result]], items: list[Item], erro
         return []
 
 
-def _are_right(
-    workload: Workload, functions: Sequence[PrimFunc], inputs: Sequence[Array], expected: Sequence[Array]
-) -> list[bool]:
+def _are_right(workload: Workload, loops: Sequence[_Loops], expected: Sequence[Array]) -> list[bool]:
     right = []
-    for kernel in compile_together(functions, Cpu.detect().tvm()):
+    functions = [function for function, _ in loops]
+    for kernel, (_, inputs) in zip(compile_together(functions, Cpu.detect().tvm()), loops, strict=True):
         outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
         kernel.call(*(tvm.runtime.tensor(array) for array in inputs), *outputs)
         errors = (relative_error(output.numpy(), wanted) for output, wanted in zip(outputs, expected, strict=True))

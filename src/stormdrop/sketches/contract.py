@@ -12,7 +12,7 @@ Yielding     a sketch that is of no use beside another one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -49,6 +49,15 @@ class Variant:
     def anywhere(self) -> PrimFunc:
         """The scheduled function without instructions that only its target has."""
         return self.main if self.plain is None else self.plain()
+
+    def arguments(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The workload's inputs as `main` takes them. NumPy lays out the constants."""
+        from ..ir.reference import evaluate
+
+        arrays = list(inputs)
+        for position, transform in self.transforms.items():
+            arrays[position] = evaluate(transform, [arrays[position]])[0]
+        return arrays
 
     def __repr__(self) -> str:
         """One line. `print(variant.main)` shows the scheduled function."""

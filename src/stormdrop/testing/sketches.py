@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ..codegen.compile import compile_together
 from ..ir.dtypes import is_float
-from ..ir.reference import evaluate
 from ..ir.workload import Workload
 from ..machine.cpu import Cpu
 from ..measure.worker.output_check import difference
@@ -182,20 +181,12 @@ def run_all(
     for variant, kernel in zip(
         variants, compile_together([variant.main for variant in variants], machine), strict=True
     ):
-        arguments = arguments_of(variant, inputs)
+        arguments = variant.arguments(inputs)
         filled = [np.full(spec.shape, _unwritten(spec.dtype), spec.dtype) for spec in workload.outputs]
         outputs = [tvm.runtime.tensor(array) for array in filled]
         kernel.call(*(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arguments), *outputs)
         results.append([output.numpy() for output in outputs])
     return results
-
-
-def arguments_of(variant: Variant, inputs: Sequence[Any]) -> list[Any]:
-    """The inputs of a workload as a variant takes them: constants that it lays out ahead of time are laid out."""
-    return [
-        evaluate(variant.transforms[position], [array])[0] if position in variant.transforms else array
-        for position, array in enumerate(inputs)
-    ]
 
 
 def _unwritten(dtype: str) -> float:

@@ -13,6 +13,7 @@ from stormdrop.bench.peers import OPERATOR_PEERS
 from stormdrop.bench.peers.ours import OperatorOnDevice
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu
+from stormdrop.sketches.contract import Variant
 
 ACTIVATIONS = ("relu6", "silu", "gelu", "hardswish", "sigmoid", "tanh")
 DENSE = {"m": "8", "n": "48", "k": "32", "bias": "1"}
@@ -115,7 +116,7 @@ def test_a_bound_output_is_in_the_layout_of_the_workload(peer: str, layout: str)
 def test_a_schedule_is_timed_by_the_clock_of_its_device() -> None:
     workload = operators.matmul(4, 8, 16)
     inputs = workload.random_inputs(0)
-    contender = OperatorOnDevice(workload, Cpu.detect(), workload.function, inputs, threads=1)
+    contender = OperatorOnDevice(workload, Cpu.detect(), Variant(workload.function), inputs, threads=1)
     (output,), (right,) = contender.outputs(), workload.reference(inputs)
     np.testing.assert_allclose(output, right, rtol=1e-5)
     assert isinstance(contender, TimedByDevice) and contender.seconds(10) > 0

@@ -28,7 +28,6 @@ from stormdrop.sketches.gpu.tiling import Tilings
 from stormdrop.sketches.gpu.times.tilings import expected_seconds
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Columnwise, Space
-from stormdrop.testing.sketches import arguments_of
 
 A100 = GPUS["a100"]
 OPERATORS = operators.EXAMPLES
@@ -87,7 +86,7 @@ def test_the_right_answer(name: str) -> None:
         kernels = compile_together([with_serial_loops(variant.main) for variant in variants], Cpu.detect().tvm())
         for point, variant, kernel in zip(points, variants, kernels, strict=True):
             outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in work.outputs]
-            kernel.call(*map(tvm.runtime.tensor, arguments_of(variant, inputs)), *outputs)
+            kernel.call(*map(tvm.runtime.tensor, variant.arguments(inputs)), *outputs)
             for output, wanted in zip(outputs, expected, strict=True):
                 error = np.abs(output.numpy() - wanted).max() / max(np.abs(wanted).max(), 1e-30)
                 assert error < 1e-4, (sketch.name, space.config(point))

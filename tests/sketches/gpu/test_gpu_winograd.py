@@ -24,7 +24,6 @@ from stormdrop.sketches.gpu.contraction import GpuContraction
 from stormdrop.sketches.gpu.winograd import GpuWinograd
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
-from stormdrop.testing.sketches import arguments_of
 
 A100 = GPUS["a100"]
 SKETCHES = [GpuWinograd(2), GpuWinograd(4)]
@@ -66,7 +65,7 @@ def test_computes_the_convolution_within_its_buffers(sketch: GpuWinograd, work: 
     inputs, results = work.random_inputs(1), []
     (wanted,) = evaluate_graph(work.graph, inputs)
     for variant in _schedules(sketch, work, A100, 1):
-        arrays = arguments_of(variant, inputs)
+        arrays = variant.arguments(inputs)
         for execution in execute_on_host(variant.main, A100, arrays, SANITIZERS):
             assert (execution.error, execution.complaints) == ("", ())
             (output,) = execution.outputs
@@ -85,7 +84,7 @@ def test_opencl_executes_it() -> None:
         inputs = work.random_inputs(1)
         (variant,) = _schedules(sketch, work, EMULATED, 0)
         outputs = [(spec.shape, spec.dtype) for spec in work.outputs]
-        jobs.append(Job(build_opencl(variant.main, EMULATED.tvm()), arguments_of(variant, inputs), outputs))
+        jobs.append(Job(build_opencl(variant.main, EMULATED.tvm()), variant.arguments(inputs), outputs))
         wanted += evaluate_graph(work.graph, inputs)
     for execution, right in zip(execute(jobs), wanted, strict=True):
         assert not execution.error

@@ -13,8 +13,6 @@ from ...measure.timing import Call
 from ..contender import Unavailable
 
 if TYPE_CHECKING:
-    from tvm.tirx import PrimFunc
-
     from ...ir.workload import Workload
     from ...machine.contract import Machine
     from ...sketches.contract import Variant
@@ -39,15 +37,12 @@ class ScheduledOperator:
         import tvm
 
         from ...codegen.compile import compile_kernel
-        from ...ir.reference import evaluate
         from ...machine.cpu import Cpu
 
-        arrays = list(inputs)
-        for index, transform in variant.transforms.items():
-            arrays[index] = evaluate(transform, [arrays[index]])[0]
         self._kernel = compile_kernel(variant.main, Cpu.detect().tvm())
         self._outputs = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in workload.outputs]
-        self._arguments = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays] + self._outputs
+        tensors = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in variant.arguments(inputs)]
+        self._arguments = tensors + self._outputs
         self.versions = {"tvm": tvm.__version__}
         self.settings = settings
 
@@ -81,7 +76,7 @@ class OperatorOnDevice:
     Args:
         workload: The operator.
         target: The machine that it was scheduled for.
-        function: Its schedule, which takes the operator's own inputs.
+        variant: Its schedule.
         inputs: Its input arrays.
         threads: Nothing that a device needs.
 
@@ -90,7 +85,7 @@ class OperatorOnDevice:
     """
 
     def __init__(
-        self, workload: Workload, target: Machine, function: PrimFunc, inputs: Sequence[Array], threads: int
+        self, workload: Workload, target: Machine, variant: Variant, inputs: Sequence[Array], threads: int
     ) -> None:
         import tvm
 
@@ -99,8 +94,8 @@ class OperatorOnDevice:
 
         self._device = device_here(target)
         self._outputs, self._views = self._device.outputs([(spec.shape, spec.dtype) for spec in workload.outputs])
-        tensors = [self._device.tensor(np.ascontiguousarray(array)) for array in inputs]
-        kernel = self._device.load(build_module(function, target.tvm()))
+        tensors = [self._device.tensor(np.ascontiguousarray(array)) for array in variant.arguments(inputs)]
+        kernel = self._device.load(build_module(variant.main, target.tvm()))
         self._call = self._device.call(kernel, [[*tensors, *self._outputs]])
         self.versions = {"tvm": tvm.__version__}
         self.settings: Mapping[str, Any] = {"device": target.machine, "timed by": "the device, without copies"}
