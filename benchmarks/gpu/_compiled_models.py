@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -9,25 +10,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from gpu._roofline import CompiledLaunch, predicted_seconds
+from gpu._expected_seconds import CompiledLaunch, seconds_by_bytes, seconds_by_sketch
 from tvm.tirx import PrimFunc
 
 from stormdrop.codegen.device_code import DeviceModule
-from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import Gpu
 from stormdrop.model.building.builder import PLAIN, ModelBuilder
 from stormdrop.model.building.kernel_library import KernelLibrary
-from stormdrop.model.building.tuned_task import Choice
 from stormdrop.model.graph.tasks import Task
 from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.runtime.program import bytes_of
-from stormdrop.sketches.gpu.contraction import GpuContraction
-from stormdrop.sketches.gpu.features import NAMES
+from stormdrop.tuning.kernel import KernelTask
 from stormdrop.tuning.options import TuneOptions
 
-LAUNCH = ("blocks", "threads", "registers", "shared", "spilled", "microseconds")
+LAUNCH = ("blocks", "threads", "registers", "shared", "spilled")
 """What stands of each launch in an entry, in this order."""
 
 
@@ -66,25 +63,25 @@ def compiled(path: Path, gpu: Gpu) -> dict[str, Any]:
     for symbol, count in calls.items():
         index = model.symbols.get(symbol)
         task = None if index is None else tuned.tasks[index]
-        workload = None if task is None or task.kernel is None else task.kernel.workload
         launches = []
         for launch in code[symbol].launches:
             needs = resources[launch.entry]
             blocks, threads = (x * y * z for x, y, z in (launch.groups, launch.items))
             shared = needs.shared + launch.shared
             launches.append(CompiledLaunch(blocks, threads, needs.registers, shared, needs.spilled))
-        work = _work(workload, None if task is None else task.task)
         choice = PLAIN if index is None else builder.winners.get(index, PLAIN)
-        seconds = predicted_seconds(launches, *work, gpu, _independent(workload, choice, gpu))
+        kernel = None if task is None else task.kernel
+        seconds = math.nan if kernel is None else seconds_by_sketch(kernel, choice, gpu)
+        if math.isnan(seconds):
+            seconds = seconds_by_bytes(launches, _bytes(kernel, None if task is None else task.task), gpu)
         kernels.append(
             {
                 "name": symbol,
                 "sketch": choice[0],
                 "calls": count,
-                "seconds": sum(seconds),
+                "seconds": seconds,
                 "launches": [
-                    [each.blocks, each.threads, each.registers, each.shared, each.spilled, round(1e6 * one, 2)]
-                    for each, one in zip(launches, seconds, strict=True)
+                    [each.blocks, each.threads, each.registers, each.shared, each.spilled] for each in launches
                 ],
             }
         )
@@ -100,23 +97,14 @@ def compiled(path: Path, gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _work(workload: Workload | None, task: Task | None) -> tuple[float, float]:
-    """Operations and bytes of a kernel. If no sketch reads its function: none, and twice its output."""
-    if workload is not None:
-        return workload.flops, workload.bytes
+def _bytes(kernel: KernelTask | None, task: Task | None) -> float:
+    """Bytes that a kernel moves. If no sketch reads its function: twice its output."""
+    if kernel is not None:
+        return kernel.workload.bytes
     if task is None:
-        return 0.0, 0.0
+        return 0.0
     output = task.function.params[-1]
-    return 0.0, 2.0 * bytes_of([int(extent) for extent in output.shape], str(output.dtype))
-
-
-def _independent(workload: Workload | None, choice: Choice, gpu: Gpu) -> float:
-    """The outputs that a thread sums up independently: those that it has in registers."""
-    (name, config), sketch = choice, GpuContraction()
-    if workload is None or name != sketch.name:
-        return 1.0
-    (features,) = sketch.features(workload, gpu, {knob: np.array([value]) for knob, value in config.items()})
-    return float(features[NAMES.index("ILP")])
+    return 2.0 * bytes_of([int(extent) for extent in output.shape], str(output.dtype))
 
 
 def _summed(kernels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,12 +1,16 @@
 """The resources that a tiling is predicted to take on a GPU, beside those that the compiler reports.
 
     static.py [--points 200] [--device a100] [--shapes M1,R2]
+    static.py --defaults [--device rtx3080] [--shapes M0,M1]
 
 For random points of the space of every shape, the blocks, threads and shared memory that
 `stormdrop/sketches/gpu/tiling.py` predicts have to be equal to those of the compiled kernel. The predicted registers
 are compared with those of `ptxas -v` by their rank correlation. Two shares of valid points are printed: of random
 points of the space without its constraints, and of random points of TVM MetaSchedule's space for CUDA, by its own check
 (`VerifyGPUCode`). It needs `nvcc` but no GPU, compiles on all cores, and takes a minute or two per shape.
+
+`--defaults` compiles the default schedule of each shape instead, by default of all of Table 1, in a minute. The table
+has registers, shared memory and the warps of a multiprocessor, each as predicted and as `ptxas` says, and spilled bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
+from tvm.tirx import PrimFunc
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
@@ -28,21 +33,25 @@ from _common import OUT, chosen, machine, save
 from _shapes import SHAPES
 
 from stormdrop.cli.output import table
-from stormdrop.codegen.cuda import cuda_source, launches, resources
+from stormdrop.codegen.cuda import cuda_source, launches, resources, resources_of
 from stormdrop.errors import SpaceError, one_line
-from stormdrop.machine.gpu import GPUS, REGISTERS_PER_THREAD
+from stormdrop.machine.gpu import GPUS, REGISTERS_PER_THREAD, WARP, Gpu
 from stormdrop.sketches.gpu.contraction import GpuContraction, find_fused_contraction
 from stormdrop.sketches.gpu.tiling import Tilings
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
 
 _NAME = "gpu_static"
+TABLE_1 = [name for name in SHAPES if name[0] in "MYR" and name[1:].isdigit()]
 _UNCONSTRAINED_POINTS = 20_000
 _METASCHEDULE_POINTS = 300  # per sketch
 
 
 def main() -> None:
     options = _options()
+    if options.defaults:
+        of_defaults(options.shapes, options.device)
+        return
     rows, document = [], []
     for name in options.shapes:
         with ProcessPoolExecutor() as pool:
@@ -79,6 +88,27 @@ def main() -> None:
     sys.exit(any("failed" in point for entry in document for point in entry["points"]))
 
 
+def of_defaults(shapes: Sequence[str], device_name: str) -> None:
+    """Prints and saves what default tilings are predicted to need, beside what `ptxas` reports."""
+    device, entries = GPUS[device_name], []
+    for name in shapes:
+        predicted = _predicted(name, device, None)
+        entries.append({"shape": name, **predicted, "source": cuda_source(_function(name, device, predicted), device)})
+    compiled = resources_of([entry.pop("source") for entry in entries], device)
+    rows = []
+    for entry, (taken,) in zip(entries, compiled, strict=True):
+        threads = entry["predicted_threads"]
+        entry |= {"registers": taken.registers, "shared": taken.shared, "spilled": taken.spilled}
+        for kind in ("predicted_", ""):
+            resident = device.blocks_per_multiprocessor(threads, entry[f"{kind}registers"], entry[f"{kind}shared"])
+            entry[f"{kind}warps"] = int(resident) * -(-threads // WARP)
+        pairs = [f"{entry[f'predicted_{what}']}, {entry[what]}" for what in ("registers", "shared", "warps")]
+        rows.append([entry["shape"], str(entry["predicted_blocks"]), str(threads), *pairs, str(taken.spilled)])
+    headings = ["", "blocks", "threads", "registers", "shared bytes", f"warps of {device.warps}", "spilled bytes"]
+    table(headings, rows)
+    print(save(f"{_NAME}_defaults_{device_name}", {"machine": machine(), "device": device_name, "shapes": entries}))
+
+
 def draw(document: Sequence[dict[str, Any]], device: str) -> Path:
     """Draws the predicted registers beside those that `ptxas` reports."""
     import matplotlib
@@ -106,23 +136,10 @@ def draw(document: Sequence[dict[str, Any]], device: str) -> Path:
 def compile_point(job: tuple[str, str, int]) -> dict[str, Any]:
     """Predicts the resources of a random point of a shape's space, and compiles it."""
     name, device_name, seed = job
-    workload, device, sketch = SHAPES[name].workload(), GPUS[device_name], GpuContraction()
-    space = sketch.space(workload, device)
-    assert space is not None
-    config = space.config(space.sample(np.random.default_rng(seed)))
-    contraction = find_fused_contraction(workload).axes
-    axes = [axis for axis, _ in (*contraction.spatial, *contraction.reductions)]
-    tiling = Tilings(contraction, {axis: np.array([config[axis]]) for axis in axes})
-    results: dict[str, Any] = {"config": config}
-    for what, values in (
-        ("blocks", tiling.blocks),
-        ("threads", tiling.threads),
-        ("shared", tiling.shared_bytes),
-        ("registers", np.minimum(tiling.registers, device.registers_per_thread(tiling.threads))),
-    ):
-        results[f"predicted_{what}"] = int(values[0])
+    device = GPUS[device_name]
+    results = _predicted(name, device, seed)
     try:
-        function = sketch.apply(workload, device, config).main
+        function = _function(name, device, results)
         (launch,) = launches(function, device)
         (taken,) = resources(cuda_source(function, device), device)
     except Exception as error:  # noqa: BLE001  this script is to find out whatever a sketch or TVM raises
@@ -135,6 +152,29 @@ def compile_point(job: tuple[str, str, int]) -> dict[str, Any]:
         "registers": taken.registers,
         "spilled": taken.spilled,
     }
+
+
+def _predicted(name: str, device: Gpu, seed: int | None) -> dict[str, Any]:
+    """The configuration of a random point, or of the default, and what it is predicted to need."""
+    workload, sketch = SHAPES[name].workload(), GpuContraction()
+    space = sketch.space(workload, device)
+    assert space is not None
+    config = space.config(space.origin if seed is None else space.sample(np.random.default_rng(seed)))
+    contraction = find_fused_contraction(workload).axes
+    axes = [axis for axis, _ in (*contraction.spatial, *contraction.reductions)]
+    tiling = Tilings(contraction, {axis: np.array([config[axis]]) for axis in axes})
+    values = {
+        "blocks": tiling.blocks,
+        "threads": tiling.threads,
+        "shared": tiling.shared_bytes,
+        "registers": np.minimum(tiling.registers, device.registers_per_thread(tiling.threads)),
+    }
+    predicted = {f"predicted_{what}": int(value[0]) for what, value in values.items()}
+    return {"config": config, **predicted}
+
+
+def _function(name: str, device: Gpu, predicted: dict[str, Any]) -> PrimFunc:
+    return GpuContraction().apply(SHAPES[name].workload(), device, predicted["config"]).main
 
 
 def valid_share(name: str, device_name: str) -> float:
@@ -166,9 +206,10 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=200, help="random points of each shape (%(default)s)")
     parser.add_argument("--device", default="a100", choices=list(GPUS), help="the GPU to compile for (%(default)s)")
-    parser.add_argument("--shapes", default="M1,R2", help="shapes of the kernel benchmark (%(default)s)")
+    parser.add_argument("--shapes", help="shapes of the kernel benchmark (M1,R2, or Table 1 with --defaults)")
+    parser.add_argument("--defaults", action="store_true", help="compile the default schedules, and nothing else")
     options = parser.parse_args()
-    options.shapes = chosen(options.shapes, SHAPES, "shape")
+    options.shapes = chosen(options.shapes or (",".join(TABLE_1) if options.defaults else "M1,R2"), SHAPES, "shape")
     return options
 
 

@@ -5,7 +5,7 @@
 
 `compile` compiles the 23 models of the papers (`benchmarks/models/papers.py`) with their default schedules. An entry
 has each kernel with its sketch, its launches, the registers, shared memory and spilled bytes that `ptxas` reports, and
-the seconds that a roofline predicts (`_roofline.py` says what that assumes). Nothing is executed or verified.
+the seconds that are expected of it (`_expected_seconds.py` says by what). Nothing is executed or verified.
 
 `execute` runs every kernel of seven smaller models by `tests/stand_ins/cuda_on_host.py`, at its default and at random
 schedules: as it is, and with each sanitizer. Outputs are compared with NumPy in float64. A grid of more than --blocks
@@ -77,7 +77,7 @@ def compile_all(options: argparse.Namespace) -> bool:
         "calls",
         "launches",
         "spilling",
-        "predicted",
+        "expected",
         "of that",
         "import",
         "compile",

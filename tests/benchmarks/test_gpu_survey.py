@@ -1,4 +1,4 @@
-"""The benchmark of whole models for GPUs: what its roofline predicts, and what it takes for right."""
+"""The benchmark of whole models for GPUs: what it expects of kernels, and what it takes for right."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ import pytest
 
 from stand_ins.cuda_on_host import UNWRITTEN
 from stand_ins.opencl_execution import Execution
+from stormdrop import operators
 from stormdrop.machine.gpu import GPUS
 from stormdrop.model.graph.place import Place
+from stormdrop.sketches.contract import Estimator
+from stormdrop.tuning.kernel import KernelTask
+from stormdrop.tuning.options import TuneOptions
 
 A100 = GPUS["a100"]
 EXPECTED = np.arange(8.0).reshape(2, 4)
 
 
 @pytest.fixture
-def roofline(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return _imported("gpu._roofline", monkeypatch)
+def times(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return _imported("gpu._expected_seconds", monkeypatch)
 
 
 @pytest.fixture
@@ -36,29 +40,25 @@ def _imported(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module(name)
 
 
-def test_a_full_device_computes_at_its_peak(roofline: ModuleType) -> None:
-    full = roofline.CompiledLaunch(blocks=108 * 8, threads=256, registers=32, shared=0, spilled=0)
-    (seconds,) = roofline.predicted_seconds([full], A100.flops, 1.0, A100)
-    assert seconds == pytest.approx(1.0)
-    (seconds,) = roofline.predicted_seconds([full], 1.0, A100.bandwidth, A100)
-    assert seconds == pytest.approx(1.0)
-    (one_more,) = roofline.predicted_seconds([replace(full, blocks=108 * 8 + 1)], A100.flops, 1.0, A100)
-    assert one_more == pytest.approx(9 / 8, rel=0.01)
+def test_bytes_take_the_bandwidth_and_a_launch(times: ModuleType) -> None:
+    full = times.CompiledLaunch(blocks=108 * 800, threads=256, registers=32, shared=0, spilled=0)
+    seconds = times.seconds_by_bytes([full], A100.bandwidth, A100)
+    assert 1.0 < seconds < 2.0, "the second cache is not hidden as a whole"
+    assert times.seconds_by_bytes([full, full], A100.bandwidth, A100) == pytest.approx(seconds, rel=0.01)
+    few_bytes = 4.0 * full.blocks * full.threads
+    starved = replace(full, registers=255, blocks=8 * full.blocks, threads=32)  # eight warps on a multiprocessor
+    assert times.seconds_by_bytes([starved], few_bytes, A100) > times.seconds_by_bytes([full], few_bytes, A100)
+    assert times.seconds_by_bytes([full], 0.0, A100) > 2e-6
 
 
-def test_few_threads_are_slower(roofline: ModuleType) -> None:
-    few = roofline.CompiledLaunch(blocks=108, threads=64, registers=32, shared=0, spilled=0)
-    (seconds,) = roofline.predicted_seconds([few], A100.flops, 1.0, A100)
-    assert seconds == pytest.approx(4.0)  # 64 threads of the 256 that 64 lanes need
-    (seconds,) = roofline.predicted_seconds([few], A100.flops, 1.0, A100, independent=2)
-    assert seconds == pytest.approx(2.0)
-    (seconds,) = roofline.predicted_seconds([few], 1.0, A100.bandwidth, A100)
-    assert seconds == pytest.approx(500e-9 * A100.bandwidth / (108 * 64 * 16))
-
-
-def test_a_launch_takes_its_time(roofline: ModuleType) -> None:
-    empty = roofline.CompiledLaunch(blocks=1, threads=32, registers=32, shared=0, spilled=0)
-    assert roofline.predicted_seconds([empty, empty], 0.0, 0.0, A100) == [2e-6, 2e-6]
+def test_a_schedule_takes_what_its_sketch_expects(times: ModuleType) -> None:
+    kernel = KernelTask.create(operators.softmax(4096, 512), A100, TuneOptions())
+    ((sketch, space),) = kernel.sketches
+    assert isinstance(sketch, Estimator)
+    points = [space.origin, space.sample(np.random.default_rng(0))]
+    seconds = [times.seconds_by_sketch(kernel, (sketch.name, space.config(point)), A100) for point in points]
+    assert seconds == sketch.estimate(kernel.workload, A100, space.columns(points)).tolist()
+    assert np.isnan(times.seconds_by_sketch(kernel, ("plain", {}), A100))
 
 
 def test_what_the_blocks_that_ran_wrote_is_compared(kernels: ModuleType) -> None:

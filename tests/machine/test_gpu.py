@@ -19,6 +19,7 @@ from stormdrop.errors import MeasureError, TargetError
 from stormdrop.machine import gpu as device
 from stormdrop.machine.cpu import parse_machine
 from stormdrop.machine.gpu import GPUS, Gpu
+from stormdrop.machine.known_gpus import tensor_rate
 from stormdrop.machine.nvml import GpuInfo
 from stormdrop.sketches.contract import Variant
 
@@ -88,6 +89,19 @@ def test_the_gpus_of_this_machine() -> None:
 def test_what_nvidia_states_is_what_the_lanes_do_at_the_boost_clock(name: str, clock: float) -> None:
     gpu = GPUS[name]
     assert 2e6 * gpu.lanes * gpu.multiprocessors * clock == pytest.approx(gpu.flops, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "teraflops"),
+    {
+        "gtx1080ti": 0, "t4": 65, "a100": 312, "rtx3080": 59.5, "rtx3090": 71, "rtxa6000": 154.8, "a10g": 70,
+        "rtx4090": 165.2, "l4": 121, "l40s": 362, "rtx5090": 209.5,
+    }.items(),
+)  # fmt: skip
+def test_tensor_cores_do_what_nvidia_states(name: str, teraflops: float) -> None:
+    gpu = GPUS[name]
+    clocks = gpu.flops / (2 * gpu.lanes)  # of all multiprocessors
+    assert tensor_rate(name, gpu.arch) * clocks / 1e12 == pytest.approx(teraflops, rel=0.02)
 
 
 def test_every_gpu_by_name_stands_with_its_clock() -> None:

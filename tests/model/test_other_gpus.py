@@ -72,11 +72,11 @@ def promising(count: int) -> list[dict[str, Any]]:
 def expectations() -> Iterator[tuple[dict[str, Any], float]]:
     """Different random configurations, and what the model of time expects of them in times of the default."""
     assert isinstance(SKETCH, GpuContraction)
-    rng, default = np.random.default_rng(0), SPACE.config(SPACE.origin)
-    seconds = SKETCH.expected_seconds(KERNEL.workload, TARGET, default)
-    for point in dict.fromkeys(SPACE.sample(rng) for _ in range(2000)):
-        config = SPACE.config(point)
-        yield config, SKETCH.expected_seconds(KERNEL.workload, TARGET, config) / seconds
+    rng = np.random.default_rng(0)
+    points = [SPACE.origin, *dict.fromkeys(SPACE.sample(rng) for _ in range(2000))]
+    default, *others = SKETCH.estimate(KERNEL.workload, TARGET, SPACE.columns(points))
+    for point, seconds in zip(points[1:], others, strict=True):
+        yield SPACE.config(point), seconds / default
 
 
 def borrowed(store: Store) -> Borrowed | None:

@@ -91,6 +91,17 @@ def test_the_opening_is_the_starts_the_origin_and_points_far_apart() -> None:
     assert {point[3] for point in far} == {0, 1, 2}
 
 
+def test_an_opening_is_chosen_from_what_the_prior_favours() -> None:
+    def small_first(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
+        return np.array([candidate.point[0] for candidate in candidates], dtype=np.float64)
+
+    ranks = sorted(point[0] for point in SPACE.points() if point != SPACE.origin)
+    for share in (0.1, 0.3):
+        requests = storm(knowledge=Knowledge(prior=small_first, favoured=share)).ask(64)
+        opening = [request.candidate.point[0] for request in requests if request.candidate.point != SPACE.origin]
+        assert len(opening) == 10 and max(opening) <= ranks[int(share * len(ranks)) - 1]
+
+
 def test_a_prior_chooses_the_opening() -> None:
     def small_first(candidates: Sequence[Candidate]) -> NDArray[np.float64]:
         return np.array([float(candidate.point[0]) for candidate in candidates])

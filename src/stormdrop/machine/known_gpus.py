@@ -62,7 +62,7 @@ WITHOUT_TENSOR_CORES = frozenset({"sm_61"})
 
 _TENSOR_RATES = {"sm_61": 0, "sm_80": 2048, "sm_90": 2048, "sm_100": 2048, "sm_103": 2048}
 _TENSOR_RATE = 1024
-_SLOW_SUMS = re.compile(r"rtx\d|titan|a10g")
+_SLOW_SUMS = re.compile(r"rtx\d|a10g")
 
 
 def tensor_rate(name: str, arch: str) -> int:

@@ -212,6 +212,7 @@ class Knowledge:
     Args:
         features: What the search's cost model sees of a candidate; by default the knobs' encodings.
         prior: An estimate that orders candidates before any of them is measured.
+        favoured: The share of the candidates that an opening is chosen from, those that the prior favours.
         starts: Candidates to begin with, the best first: those that an explorer found, or the best of similar
             kernels. A search measures them before anything else, and starts from them instead of the origins.
         unit: The numbers that the machine computes together: the lanes of a vector, or the threads of a warp.
@@ -220,6 +221,7 @@ class Knowledge:
 
     features: Features | None = None
     prior: Prior | None = None
+    favoured: float = 0.5
     starts: tuple[Candidate, ...] = ()
     unit: int | None = None
     network: Network = ALONE

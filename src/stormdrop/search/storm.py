@@ -4,7 +4,7 @@ Source: ours, and the default search. Its parts were chosen on recorded spaces; 
 figures.
 
 - *Opening.* The starts, the origins, and points that are far from one another and from these, so that each knob is
-  measured at both of its ends. If the caller has a prior, only its better half of the points is considered.
+  measured at both of its ends. If the caller has a prior, only the points that it favours are considered.
 - *Surrogate.* Each sketch has a Gaussian process (`proposer.py`, `surrogate/gaussian.py`) on the logarithm of the time
   relative to the best. The slow end is compressed: it does not matter whether a point is three or ten times too slow.
   A failure counts as the slowest time that was seen.
@@ -120,7 +120,7 @@ class Storm(GeneratorSearch):
         share = max(1, self.options.opening // len(proposers))
         for proposer in proposers:
             proposer.mark(candidate.point for candidate in first if candidate.sketch == proposer.space.name)
-            points = proposer.farthest(share, self.knowledge.prior)
+            points = proposer.farthest(share, self.knowledge.prior, self.knowledge.favoured)
             proposer.mark(points)
             first += [Candidate(proposer.space.name, point) for point in points]
         return list(dict.fromkeys(first))

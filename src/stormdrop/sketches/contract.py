@@ -121,7 +121,9 @@ class Estimator(Protocol[M]):
     """A sketch that predicts what its schedules cost."""
 
     def estimate(self, workload: Workload, target: M, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-        """Expected cycles of n configurations. Only their order matters, and their ratio to those of other sketches.
+        """Expected cycles of n configurations, or seconds on a GPU.
+
+        Only their order matters, and their ratio to those of other sketches for this kind of machine.
 
         Args:
             workload: The function to schedule.

@@ -15,7 +15,7 @@ from ..ir.stages import StageGraph
 from ..ir.workload import Workload
 from ..machine.contract import Machine
 from ..machine.cpu import Cpu
-from ..machine.gpu import WARP
+from ..machine.gpu import WARP, Gpu
 from ..space import Space
 from ..surrogate.features import Describe, Features, by_sketch, encoded
 from ..trial import Candidate, Point
@@ -48,8 +48,8 @@ def prior(
         target: The machine to tune it for.
 
     Returns:
-        A function from n candidates to their costs in cycles, shape `(n,)`, with NaN for the candidates of sketches
-        that are no `Estimator`; None if no sketch is one.
+        A function from n candidates to their costs as `Estimator` has them, shape `(n,)`, with NaN for the candidates
+        of sketches that are no `Estimator`; None if no sketch is one.
     """
     estimators = [(sketch, space) for sketch, space in sketches if isinstance(sketch, Estimator)]
 
@@ -111,6 +111,14 @@ def attention_in_blocks(graph: StageGraph) -> AttentionInBlocks | None:
 def unit(target: Machine) -> int:
     """The float32 numbers that a machine computes together: the lanes of a vector, or the threads of a warp."""
     return target.lanes if isinstance(target, Cpu) else WARP
+
+
+def favoured(target: Machine) -> float:
+    """The share of candidates that an opening is chosen from, those that are expected to be the fastest.
+
+    `benchmarks/gpu/model_of_time.py` compares shares for GPUs.
+    """
+    return 1 / 30 if isinstance(target, Gpu) else 0.5
 
 
 def features(

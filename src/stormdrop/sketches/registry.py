@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ..errors import InputError, hint
@@ -12,7 +14,7 @@ from ..machine.cpu import Cpu
 from ..machine.gpu import Gpu
 from ..plugins import plugins, require
 from ..space import Space
-from .contract import AnySketch, Sketch, Yielding
+from .contract import AnySketch, Estimator, Sketch, Yielding
 from .cpu.attention.sketch import Attention
 from .cpu.code_sums.sketch import CodeSums
 from .cpu.contractions.register_blocked import RegisterBlocked
@@ -51,8 +53,8 @@ def sketches_for(
         max_error: How far the schedules of "builtin" may differ from the reference; with 0 they only reorder it.
 
     Returns:
-        Sketches and spaces, in the order in which they were given. The origin of the first space is the default
-        schedule.
+        Sketches and spaces, in the order in which they were given; those of "builtin" for GPUs in the order of the
+        seconds that are expected of their origins. The origin of the first space is the default schedule.
 
     Raises:
         InputError: The source is unknown.
@@ -151,4 +153,12 @@ def _builtin(workload: Workload, target: Machine, max_error: float) -> list[tupl
         space = space_of(sketch, workload, target)
         if space is not None:
             applicable.append((sketch, space))
-    return applicable
+    return applicable if target.device == CPU else sorted(applicable, key=partial(_expected, workload, target))
+
+
+def _expected(workload: Workload, target: Machine, pair: tuple[AnySketch, Space]) -> float:
+    """The seconds that are expected of an origin; infinite if its sketch expects nothing."""
+    sketch, space = pair
+    if not isinstance(sketch, Estimator):
+        return math.inf
+    return float(sketch.estimate(workload, target, space.columns([space.origin]))[0])

@@ -152,6 +152,7 @@ class KernelTask:
             knowledge=Knowledge(
                 features=features,
                 prior=knowledge.prior(self.sketches, workload, target),
+                favoured=knowledge.favoured(target),
                 unit=knowledge.unit(target),
                 network=self.network,
             ),

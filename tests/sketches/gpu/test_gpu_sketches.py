@@ -195,7 +195,7 @@ def test_prime_extents_have_a_contraction() -> None:
 @pytest.mark.parametrize(
     ("work", "threads"),
     [
-        (operators.matmul(1, 1000, 512), (8, 32, 1)),  # neighbours along the columns of the weights, which are (k, n)
+        (operators.matmul(1, 1000, 512), (16, 32, 1)),  # neighbours along the columns of the weights, which are (k, n)
         (operators.dense(1, 1000, 512, bias=1), (32, 8, 1)),  # neighbours along the terms: the weights are (n, k)
         (operators.conv2d(1, 1, 1, 64, 32, 1, 1), (32, 8, 1)),
         (operators.batch_matmul(3, 1, 40, 64), (8, 32, 1)),

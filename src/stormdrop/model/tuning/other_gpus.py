@@ -21,7 +21,8 @@ from ...machine.contract import CUDA
 from ...machine.gpu import Gpu, lacks_compiler
 from ...machine.similar_gpus import unlikeness
 from ...records import Filter, State, Store, StoredSession, Summary
-from ...sketches.gpu.contraction import GpuContraction
+from ...sketches.knowledge import prior
+from ...trial import Candidate
 from ...tuning.kernel import KernelTask
 from ..building.tuned_task import Borrowed, Choice
 
@@ -96,12 +97,15 @@ def _winner(session: StoredSession, kernel: KernelTask) -> Choice | None:
 
 
 def _is_promising(kernel: KernelTask, gpu: Gpu, choice: Choice) -> bool:
-    """Whether the model of time does not speak against a schedule. It knows tilings of contractions only."""
-    (sketch, space), (name, config) = kernel.sketches[0], choice
-    if not isinstance(sketch, GpuContraction) or name != sketch.name:
+    """Whether the model of time does not speak against a schedule. It knows nothing of sketches of plug-ins."""
+    expected = prior(kernel.sketches, kernel.workload, gpu)
+    if expected is None:
         return True
-    default = sketch.expected_seconds(kernel.workload, gpu, space.config(space.origin))
-    return sketch.expected_seconds(kernel.workload, gpu, config) <= _TRUST * default
+    (name, config), spaces = choice, {space.name: space for _, space in kernel.sketches}
+    default = kernel.sketches[0][1]
+    winner = Candidate(name, spaces[name].point(config))
+    borrowed, own = expected([winner, Candidate(default.name, default.origin)])
+    return not borrowed > _TRUST * own
 
 
 def _work(schedules: Sequence[tuple[KernelTask, Choice]], gpu: Gpu) -> list[bool]:

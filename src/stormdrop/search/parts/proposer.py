@@ -90,17 +90,19 @@ class Proposer:
                 self._open[number] = False
                 self._requested.append(number)
 
-    def farthest(self, count: int, prior: Prior | None = None) -> list[Point]:
+    def farthest(self, count: int, prior: Prior | None = None, share: float = 0.5) -> list[Point]:
         """Points that are far from one another and from all requested points.
 
         Args:
             count: The largest number of points.
-            prior: If given, only the half of the points with the better estimates is considered.
+            prior: If given, only the points with the best estimates are considered.
+            share: How many of the points that is.
         """
         open_numbers = np.flatnonzero(self._open)
         if prior is not None and len(open_numbers) > 2 * count:
+            kept = max(count, int(share * len(open_numbers)))
             expected = prior([Candidate(self.space.name, self._points[number]) for number in open_numbers])
-            open_numbers = np.sort(open_numbers[np.argsort(expected, kind="stable")[: len(open_numbers) // 2]])
+            open_numbers = np.sort(open_numbers[np.argsort(expected, kind="stable")[:kept]])
         distances, scaled = self._distances_to_requested()[open_numbers], self._rows[open_numbers] / self._scale
         chosen: list[Point] = []
         for _ in range(min(count, len(open_numbers))):

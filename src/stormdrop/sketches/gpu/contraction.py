@@ -62,18 +62,12 @@ class GpuContraction:
 
     def features(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The seven of `analytic_features`, shape (n, 7), of n configurations given as n values of each knob."""
-        axes = find_fused_contraction(workload).axes
-        names = [name for name, _ in (*axes.spatial, *axes.reductions)]
-        factors = {name: np.array([tuple(tile) for tile in knobs[name]], dtype=np.int64) for name in names}
-        return analytic_features(Tilings(axes, factors), target)
+        return analytic_features(_tilings(workload, knobs), target)
 
-    def expected_seconds(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> float:
-        """The seconds that the model of time, which picks the default, expects of a configuration."""
-        axes = find_fused_contraction(workload).axes
-        names = [name for name, _ in (*axes.spatial, *axes.reductions)]
-        tiling = Tilings(axes, {name: np.array([config[name]]) for name in names})
-        fetch = config["fetch0"], config["fetch1"]
-        return float(expected_seconds(tiling, target, fetch, config["unroll"])[0])
+    def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The seconds that `times/tilings.py`, which picks the default, expects of n configurations, shape (n,)."""
+        fetch = knobs["fetch0"], knobs["fetch1"]
+        return expected_seconds(_tilings(workload, knobs), target, fetch, knobs["unroll"])
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
@@ -100,6 +94,13 @@ class GpuContraction:
             schedule.annotate(tiled.blocks, "pragma_unroll_explicit", 1)
         schedule.decompose_reduction(block, tiled.steps[0])
         return Variant(schedule.mod["main"])
+
+
+def _tilings(workload: Workload, knobs: Mapping[str, NDArray[Any]]) -> Tilings:
+    """The tilings of n configurations."""
+    axes = find_fused_contraction(workload).axes
+    names = [name for name, _ in (*axes.spatial, *axes.reductions)]
+    return Tilings(axes, {name: np.array([tuple(tile) for tile in knobs[name]], dtype=np.int64) for name in names})
 
 
 @dataclass(frozen=True, eq=False)
