@@ -10,7 +10,7 @@ points of the space without its constraints, and of random points of TVM MetaSch
 (`VerifyGPUCode`). It needs `nvcc` but no GPU, compiles on all cores, and takes a minute or two per shape.
 
 `--defaults` compiles the default schedule of each shape instead, by default of all of Table 1, in a minute. The table
-has registers, shared memory and the warps of a multiprocessor, each as predicted and as `ptxas` says, and spilled bytes.
+has registers, shared memory and the warps of a multiprocessor, each as predicted and as `ptxas` says, and spills.
 """
 
 from __future__ import annotations
