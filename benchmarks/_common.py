@@ -188,7 +188,7 @@ class Campaign:
         """The last entries of those names that have one. Ends the program with one line if none has."""
         entries = {name: entry for name in names if (entry := self.latest({key: name})) is not None}
         if not entries:
-            sys.exit(f"{self.file} holds nothing of this yet: run this script without --show")
+            sys.exit(f"{self.file} holds nothing of this yet" + ": run this script without --show" * self._show)
         return entries
 
     def keep(self, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,13 +36,20 @@ def add_target(parser: argparse.ArgumentParser, default: str = CPU, minutes: flo
     parser.add_argument("--minutes", type=float, default=minutes, help="after which a call ends (%(default)s)")
 
 
-def target_here(name: str) -> Machine:
-    """The machine with a name, on which kernels can be measured. Ends the program with one line if they cannot."""
+def target_here(name: str, only_gpus: bool = False) -> Machine:
+    """The machine with a name, on which kernels can be measured. Ends the program with one line if they cannot.
+
+    Args:
+        name: The name.
+        only_gpus: Whether the script has nothing for CPUs.
+    """
     try:
         target = parse_machine(name)
         target.local_device()
     except StormdropError as error:
         sys.exit(str(error))
+    if only_gpus and target.device == CPU:
+        sys.exit(f"target {name}: this is for GPUs")
     return target
 
 

@@ -85,7 +85,7 @@ def main() -> None:
         how = compiled(LAYERS[options.layers[0]], sd.parse_machine(options.target), options.compile)
         table(["", "points", "seconds"], [[kind, str(n), f"{spent:.1f}"] for kind, (n, spent) in how.items()])
         return
-    target = target_here(options.target)
+    target = target_here(options.target, only_gpus=True)
     campaign = Campaign(file, machine(target), options)
     add_to_import_path(Path(__file__).parents[1] / "searches")  # the workers import the template
     with Slice(options.minutes) as slice_:

@@ -1,6 +1,7 @@
 """The 30 shapes of Table 1 of the AF-DS paper on a GPU: its four systems beside ROLLER, storm, MetaSchedule and torch.
 
-    run.py [--shapes M0,R2] [--minutes 1,2] [--trials 1000] [--runs 3] [--small] [--show] [--fresh]
+    run.py [--target cuda] [--minutes 9] [--shapes M0,R2] [--budgets 1,2] [--trials 1000] [--runs 3] [--small]
+           [--show] [--fresh]
 
 Every shape is tuned from nothing, `--runs` times with different seeds. The searches are as the paper prints them
 (`preset=paper`, populations of 2,048), and convolutions are plain, as in Table 1:
@@ -22,9 +23,11 @@ the seconds and candidates of tuning by network (Table 2), and the variability o
 speeds, as geometric means by network (equation 1, Table 3). Bars of each shape reach from the slowest to the fastest
 run (Figures 6, 11 to 13); a table has the speeds of the runs by trials, as the searches measured them (Figure 2).
 
-Every shape is saved in benchmarks/out/gpu.jsonl as soon as it is done. All shapes take days. `--small` has two shapes,
-one run, half a minute each and no runs by trials, and is saved in gpu_small.jsonl; a tuning that would not end within
-nine minutes is left out.
+Every tuning and every race is a line of benchmarks/out/gpu_cuda.jsonl as soon as it is done. A call ends after
+`--minutes` and the next one goes on there, also in the middle of a tuning (but for MetaSchedule's, which runs to its
+end). All shapes take days. `--small` has two shapes, one run, half a minute each and no runs by trials, about eight
+minutes. `--target opencl` is a dry run where there is no GPU, with PoCL: without torch and MetaSchedule, and the speeds
+are those over Ansor's.
 """
 
 from __future__ import annotations
@@ -34,9 +37,8 @@ import dataclasses
 import math
 import statistics
 import sys
-import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,24 +47,24 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
 import _metaschedule_peer
-from _common import OUT, Campaign, bars, campaign_parser, chosen, machine
+from _common import Campaign, campaign_parser, chosen, machine
+from _contenders import scheduled
 from _shapes import SHAPES, Shape
+from _slices import Slice, SliceOver, add_target, kept_in, target_here, tuned
+from gpu._table_1_figures import show
+from tvm.tirx import PrimFunc
 
-import stormdrop as sd
 from stormdrop.bench.peers.torch_cuda import captured, event_seconds
-from stormdrop.cli.output import table
-from stormdrop.codegen.compile import compile_kernel
+from stormdrop.codegen.compile import build_module
 from stormdrop.errors import StormdropError, one_line
-from stormdrop.machine.cpu import parse_machine
-from stormdrop.machine.gpu import Gpu
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.contract import CUDA, Machine
+from stormdrop.machine.gpu import Gpu, require_gpu
+from stormdrop.measure.worker.devices import device_here
 from stormdrop.sketches.meta_schedule import replay, tunable
-from stormdrop.statistics import ratio_interval
 
 TABLE_1 = [name for name in SHAPES if name[0] in "MYR" and name[1:].isdigit()]
-NETWORKS = {"M": "BERT", "Y": "YOLO-9000", "R": "ResNet-50"}
 SMALL = ["M0", "R2"]
-_SMALL_SECONDS = 9 * 60
-_RACE_SECONDS = 30  # that the race of a shape may take
 _SYSTEMS = {
     "Ansor": ("evolutionary", "statements"),
     "Ansor-AF": ("evolutionary", "analytic"),
@@ -72,38 +74,45 @@ _SYSTEMS = {
 """The search and the features of the paper's systems."""
 
 _BEST = 50  # of ROLLER's kernels
-_LEAST = 1e-4  # that runs differ by, for the geometric mean
-_TRIALS = (64, 128, 256, 512, 1000)
 _ROUNDS = 15
 _SAMPLE = 5e-3  # seconds of a sample
 IN_GRAPH = 20  # executions of a torch kernel per launch
 
-Tuned = tuple[Any, dict[str, Any]]
-"""A schedule, and what its tuning took; of ours also (candidates, seconds, best time) after each batch."""
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to tune a shape.
+
+    Attributes:
+        search: Our search; None for MetaSchedule's own.
+        features: What its cost model sees.
+        options: Its options.
+        minutes: Its time; 0 if it has none.
+        trials: The most candidates; 0 without a bound.
+    """
+
+    search: str | None
+    features: str = "knobs"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    minutes: float = 0.0
+    trials: int = 0
 
 
 def main() -> None:
     options = _options()
-    name = "gpu_small" if options.small else "gpu"
-    file, document, against = OUT / f"{name}.jsonl", "shapes", _by_trials("Ansor", options)
+    name, against = "gpu_small" if options.small else "gpu", _by_trials("Ansor", options)
+    file = kept_in(name, options.target)
     if options.show:
-        show(name, Campaign(file, None, options, document=document).saved(options.shapes), against)
+        show(file.stem, Campaign(file, None, options).saved(options.shapes), against)
         return
-    device = parse_machine("cuda")
-    assert isinstance(device, Gpu)
-    device.tvm()  # makes CUDA number GPUs as the driver does, before torch begins to use it
-    host = {**machine(), **_torch(), "gpu": device.machine, "conditions": device.conditions}
-    campaign = Campaign(file, host, options, same=("cpu", "cores", "gpu"), retries=True, document=document)
-    setting = {"minutes": options.minutes, "trials": options.trials, "runs": options.runs}
-    end = time.monotonic() + _SMALL_SECONDS if options.small else math.inf
-    shapes = list(options.shapes)
-
-    def work(shape: str) -> dict[str, Any]:
-        begin = time.monotonic()
-        left = (end - begin) / (len(shapes) - shapes.index(shape))
-        return measure(shape, device, options, begin + left)
-
-    show(name, campaign.collect(shapes, work, setting), against)
+    target = target_here(options.target, only_gpus=True)
+    target.tvm()  # makes CUDA number GPUs as the driver does, before torch begins to use it
+    host = {**machine(target), **(_torch() if target.device == CUDA else {})}
+    campaign = Campaign(file, host, options, retries=True)
+    setting = {"budgets": options.budgets, "trials": options.trials, "runs": options.runs}
+    with Slice(options.minutes) as slice_:
+        campaign.collect(options.shapes, lambda shape: measure(shape, target, options, campaign, slice_), setting)
+    show(file.stem, campaign.saved(options.shapes), against)
 
 
 def _torch() -> dict[str, Any]:
@@ -117,134 +126,180 @@ def _torch() -> dict[str, Any]:
     return {"torch_cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
 
 
-def measure(name: str, device: Gpu, options: argparse.Namespace, end: float) -> dict[str, Any]:
+def arms(options: argparse.Namespace, device: str) -> dict[str, Arm]:
+    """The ways in which a shape is tuned, by name."""
+    paper, longest = {"preset": "paper"}, max(options.budgets)
+    found = {}
+    for system, (search, features) in _SYSTEMS.items():
+        for minutes in options.budgets:
+            found[f"{system}, {minutes:g} min"] = Arm(search, features, paper, minutes)
+        if options.trials:
+            found[_by_trials(system, options)] = Arm(search, features, paper, trials=options.trials)
+    found[f"ROLLER's best {_BEST}"] = Arm("roller", options={"measured": _BEST}, trials=_BEST)
+    found[f"storm, {longest:g} min"] = Arm("storm", minutes=longest)
+    if device == CUDA:
+        found[f"MetaSchedule, {longest:g} min"] = Arm(None, minutes=longest)
+    return found
+
+
+def measure(
+    name: str, target: Machine, options: argparse.Namespace, campaign: Campaign, slice_: Slice
+) -> dict[str, Any]:
     """Tunes a shape in all ways, races the kernels beside torch's, and returns the entry of the shape.
 
-    A tuning that fails, or would not end before `end`, is in `efforts` with the reason, and has no kernel.
+    A tuning that fails is in `efforts` with the reason, and has no kernel.
+
+    Args:
+        name: The shape.
+        target: The GPU.
+        options: Those of the command line.
+        campaign: Keeps every tuning.
+        slice_: The time of this call.
+
+    Raises:
+        SliceOver: It is over, and not all is done.
     """
     workload = plain(SHAPES[name])
-    longest = max(options.minutes)
-    kinds: dict[str, tuple[float, Callable[[int], Tuned]]] = {}  # with the minutes that it takes; 0 if nobody knows
-
-    def add(kind: str, search: str, features: str, minutes: float = 0.0, trials: int = 0, **own: Any) -> None:
-        kinds[kind] = minutes, lambda seed: ours(search, features, own, minutes, trials, seed)
-
-    for system, (search, features) in _SYSTEMS.items():
-        for minutes in options.minutes:
-            add(f"{system}, {minutes:g} min", search, features, minutes, preset="paper")
-        if options.trials:
-            add(_by_trials(system, options), search, features, trials=options.trials, preset="paper")
-    add(f"ROLLER's best {_BEST}", "roller", "knobs", trials=_BEST, measured=_BEST)
-    add("storm", "storm", "knobs", longest)
-    kinds["MetaSchedule"] = longest, lambda seed: theirs(longest, seed)  # the last one, because it ends late
-
-    def ours(search: str, features: str, own: Mapping[str, Any], minutes: float, trials: int, seed: int) -> Tuned:
-        curve: list[tuple[int, float, float | None]] = []
-        with sd.open_store("sqlite://") as store:
-            result = sd.tune(
-                workload,
-                target=device,
-                search=search,
-                options=own,
-                features=features,
-                time=60 * minutes or None,
-                trials=trials or None,
-                seed=seed,
-                store=store,
-                fresh=True,
-                on_progress=lambda at: curve.append((at.trials, at.elapsed, at.best_seconds)),
-            )
-        if result.best is None:
-            raise StormdropError(f"no candidate of {search} worked: {result.error}")
-        effort = {"seconds": result.seconds, "trials": result.trials, "curve": curve}
-        return result.best.apply(workload, device, result.best.config).main, effort
-
-    def theirs(minutes: float, seed: int) -> Tuned:
-        result = _metaschedule_peer.tune([tunable(workload)], [1.0], device, seed, seconds=60 * minutes)
-        (function,) = result.functions
-        if function.trace is None:
-            raise StormdropError("no candidate of MetaSchedule worked")
-        return replay(workload, function.trace).main, {"seconds": result.seconds, "trials": result.measured}
-
-    kernels: dict[str, Any] = {}
+    functions: dict[str, PrimFunc] = {}
     efforts: dict[str, dict[str, Any]] = {}
-    for kind, (minutes, tuned) in kinds.items():
+    for kind, arm in arms(options, target.device).items():
         for run in range(options.runs):
-            label = f"{kind} #{run}"
-            print(f"{name}: {kind}, run {run + 1}", file=sys.stderr, flush=True)
-            if time.monotonic() + 60 * minutes + _RACE_SECONDS > end:
-                efforts[label] = {"failed": "no time left"}
-                continue
-            try:
-                function, effort = tuned(run)
-                kernels[label] = compile_kernel(function, device.tvm())
-                efforts[label] = effort
-            except Exception as error:  # noqa: BLE001  whatever TVM raises: hours of other tunings must not be lost
-                efforts[label] = {"failed": one_line(error)}
-                print(f"{name}: {kind}: {error}", file=sys.stderr, flush=True)
+            work = partial(tried, f"{name}: {kind}, run {run + 1}", workload, arm, run, target, slice_, options.fresh)
+            entry = campaign.once({"shape": name, "arm": kind, "run": run}, work)
+            efforts[f"{kind} #{run}"] = entry["effort"]
+            if entry["schedule"] is not None:
+                functions[f"{kind} #{run}"] = rebuilt(workload, target, arm, entry["schedule"])
+    slice_.check()
     try:
-        return {"efforts": efforts, "times": race(workload, kernels, device)}
-    except Exception as error:  # noqa: BLE001  as above
+        return {"efforts": efforts, "times": race(workload, functions, target)}
+    except Exception as error:  # noqa: BLE001  whatever TVM raises: hours of tunings must not be lost
         print(f"{name}: the race failed: {error}", file=sys.stderr, flush=True)
         return {"efforts": efforts, "times": {}, "failed": one_line(error)}
 
 
+def tried(
+    name: str, workload: Workload, arm: Arm, seed: int, target: Machine, slice_: Slice, fresh: bool
+) -> dict[str, Any]:
+    """A tuning as an entry: its schedule (None if it failed) and what it took."""
+    try:
+        if arm.search is None:
+            slice_.check()
+            schedule, effort = _of_meta_schedule(workload, arm, seed, target)
+        else:
+            schedule, effort = _of_ours(name, workload, arm, seed, target, slice_, fresh)
+    except SliceOver:
+        raise
+    except Exception as error:  # noqa: BLE001  whatever TVM raises: hours of other tunings must not be lost
+        print(f"{name}: {error}", file=sys.stderr, flush=True)
+        return {"schedule": None, "effort": {"failed": one_line(error)}}
+    return {"schedule": schedule, "effort": effort}
+
+
+def _of_ours(
+    name: str, workload: Workload, arm: Arm, seed: int, target: Machine, slice_: Slice, fresh: bool
+) -> tuple[Any, dict[str, Any]]:
+    tuning = tuned(
+        slice_,
+        f"{name}, {target.machine}",
+        workload,
+        seconds=60 * arm.minutes or None,
+        fresh=fresh,
+        target=target,
+        search=arm.search,
+        options=arm.options,
+        features=arm.features,
+        trials=arm.trials or None,
+        seed=seed,
+        transfer=False,
+    )
+    best = tuning.result.best
+    if best is None:
+        raise StormdropError(f"no candidate of {arm.search} worked: {tuning.result.error}")
+    curve: dict[int, tuple[int, float, float | None]] = {}  # after each batch: candidates, seconds, the best time
+    fastest: float | None = None
+    for trial in tuning.trials:
+        if trial.measurement.ok:
+            fastest = min(statistics.median(trial.measurement.seconds), fastest or math.inf)
+        curve[trial.batch] = trial.position + 1, trial.elapsed, fastest
+    effort = {"seconds": tuning.seconds, "trials": tuning.result.trials, "curve": list(curve.values())}
+    return {"sketch": best.sketch, "config": dict(best.config)}, effort
+
+
+def _of_meta_schedule(workload: Workload, arm: Arm, seed: int, target: Machine) -> tuple[Any, dict[str, Any]]:
+    result = _metaschedule_peer.tune([tunable(workload)], [1.0], target, seed, seconds=60 * arm.minutes)
+    (function,) = result.functions
+    if function.trace is None:
+        raise StormdropError("no candidate of MetaSchedule worked")
+    return function.trace, {"seconds": result.seconds, "trials": result.measured}
+
+
+def rebuilt(workload: Workload, target: Machine, arm: Arm, schedule: Any) -> PrimFunc:
+    """The schedule that an entry holds: a trace of MetaSchedule, or the name of a sketch and its configuration."""
+    if arm.search is None:
+        return replay(workload, schedule).main
+    return scheduled(workload, target, **schedule)
+
+
 def _by_trials(system: str, options: argparse.Namespace) -> str:
     """The name of a system's arm that is bounded by trials; by the longest time if none is."""
-    return f"{system}, {options.trials} trials" if options.trials else f"{system}, {max(options.minutes):g} min"
+    return f"{system}, {options.trials} trials" if options.trials else f"{system}, {max(options.budgets):g} min"
 
 
-def plain(shape: Shape) -> Any:
+def plain(shape: Shape) -> Workload:
     """The function of a shape, without bias and activation."""
     arguments = {name: value for name, value in shape.arguments.items() if name not in ("bias", "act")}
     return dataclasses.replace(shape, arguments=arguments).workload()
 
 
-def race(workload: Any, kernels: Mapping[str, Any], device: Gpu, half: bool = False) -> dict[str, list[float]]:
-    """Times the kernels and those of torch in turns; returns the seconds per execution by round.
+def race(
+    workload: Workload, functions: Mapping[str, PrimFunc], target: Machine, half: bool = False
+) -> dict[str, list[float]]:
+    """Times schedules, and on an NVIDIA GPU torch, in turns; returns the seconds per execution by round.
 
     With `half` torch takes part in float16, too, beside kernels in float32.
     """
+    device, arrays = device_here(target), workload.random_inputs(0)
+    outputs, _ = device.outputs([(spec.shape, spec.dtype) for spec in workload.outputs])
+    arguments = [*map(device.tensor, arrays), *outputs]
+    clocks: dict[str, Callable[[int], float]] = {}
+    for name, function in functions.items():
+        kernel = device.load(build_module(function, target.tvm()))
+        clocks[name] = partial(device.time_calls, device.call(kernel, [arguments]))
+    if target.device == CUDA:
+        clocks |= _torch_clocks(workload, arrays, require_gpu(target), half)
+    numbers = {name: max(1, math.ceil(_SAMPLE / max(clock(IN_GRAPH), 1e-7))) for name, clock in clocks.items()}
+    rounds: dict[str, list[float]] = {name: [] for name in clocks}
+    for _ in range(_ROUNDS):
+        for name, clock in clocks.items():
+            rounds[name].append(clock(numbers[name]))
+    return rounds
+
+
+def _torch_clocks(workload: Workload, arrays: Sequence[Any], gpu: Gpu, half: bool) -> dict[str, Callable[[int], float]]:
+    """What times a number of executions of torch's kernels: in a graph, and as they are called from Python."""
     import torch
-    import tvm
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    place = tvm.runtime.cuda(device.cuda_index)
-    arrays = workload.random_inputs(0)
-    inputs = [tvm.runtime.tensor(array, place) for array in arrays]
-    outputs = [tvm.runtime.empty(spec.shape, spec.dtype, place) for spec in workload.outputs]
+    torch.cuda.set_device(gpu.cuda_index)
+    tensors = [torch.from_numpy(array).cuda() for array in arrays]
+    calls = torch_calls(workload, tensors)
+    if half and tensors[0].dtype == torch.float32:
+        halves = torch_calls(workload, [tensor.half() for tensor in tensors])
+        calls |= {f"{name} float16": call for name, call in halves.items()}
     clocks: dict[str, Callable[[int], float]] = {}
-    for name, kernel in kernels.items():
+    for name, call in calls.items():
+        try:
+            together = graph(torch, call)
+        except RuntimeError as error:  # cuDNN has no such kernel, or it cannot be captured
+            print(f"{name}: {one_line(error)}", file=sys.stderr, flush=True)
+            continue
 
-        def tuned(number: int, kernel: Any = kernel) -> float:
-            return float(kernel.module.time_evaluator("main", place, number=number)(*inputs, *outputs).mean)
+        def in_graphs(number: int, call: Any = together) -> float:
+            return event_seconds(torch, call, -(-number // IN_GRAPH)) / IN_GRAPH
 
-        clocks[name] = tuned
-    with torch.cuda.device(device.cuda_index):
-        tensors = [torch.from_numpy(array).cuda() for array in arrays]
-        calls = torch_calls(workload, tensors)
-        if half and tensors[0].dtype == torch.float32:
-            halves = torch_calls(workload, [tensor.half() for tensor in tensors])
-            calls |= {f"{name} float16": call for name, call in halves.items()}
-        for name, call in calls.items():
-            try:
-                together = graph(torch, call)
-            except RuntimeError as error:  # cuDNN has no such kernel, or it cannot be captured
-                print(f"{name}: {one_line(error)}", file=sys.stderr, flush=True)
-                continue
-            clocks[f"{name} eager"] = partial(event_seconds, torch, call)
-
-            def in_graphs(number: int, call: Any = together) -> float:
-                return event_seconds(torch, call, -(-number // IN_GRAPH)) / IN_GRAPH
-
-            clocks[name] = in_graphs
-        numbers = {name: max(1, math.ceil(_SAMPLE / max(clock(IN_GRAPH), 1e-7))) for name, clock in clocks.items()}
-        rounds: dict[str, list[float]] = {name: [] for name in clocks}
-        for _ in range(_ROUNDS):
-            for name, clock in clocks.items():
-                rounds[name].append(clock(numbers[name]))
-    return rounds
+        clocks[f"{name} eager"], clocks[name] = partial(event_seconds, torch, call), in_graphs
+    return clocks
 
 
 def graph(torch: Any, call: Callable[[], object]) -> Callable[[], object]:
@@ -283,117 +338,23 @@ def torch_calls(workload: Any, tensors: Sequence[Any]) -> dict[str, Callable[[],
     return calls
 
 
-def show(name: str, entries: Mapping[str, Any], against: str) -> None:
-    """Prints a row per shape and a table of the means of the networks, and draws bars of these means.
-
-    Args:
-        name: the name of the file of the bars.
-        entries: the shapes.
-        against: the arm that the others are compared with, besides torch.
-    """
-    kinds = list(dict.fromkeys(label.partition(" #")[0] for entry in entries.values() for label in entry["efforts"]))
-    rows: list[list[str]] = []
-    speeds: dict[str, dict[str, float]] = {}  # over torch, by shape and kind
-    variable: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    reach: defaultdict[str, dict[str, tuple[float, float]]] = defaultdict(dict)
-    spent: defaultdict[str, list[Mapping[str, float]]] = defaultdict(list)
-    for shape, entry in entries.items():
-        times = entry["times"]
-        if not times:
-            print(f"{shape}: {entry['failed']}", file=sys.stderr)
-            continue
-        reference = min((rounds for label, rounds in times.items() if label.startswith("torch")), key=statistics.median)
-        row, speeds[shape] = [shape, f"{1e6 * statistics.median(reference):.0f} us"], {}
-        for kind in kinds:
-            labels = [label for label in times if label.partition(" #")[0] == kind]
-            if not labels:
-                row.append("-")
-                continue
-            ratios = [ratio_interval(reference, times[label]).estimate for label in labels]
-            speeds[shape][kind] = statistics.fmean(ratios)
-            reach[kind][shape] = speeds[shape][kind] - min(ratios), max(ratios) - speeds[shape][kind]
-            variable[kind][shape] = (max(ratios) - min(ratios)) / max(ratios)
-            spent[kind] += [entry["efforts"][label] for label in labels]
-            row.append(f"{speeds[shape][kind]:.3f} ({variable[kind][shape]:.1%})")
-        rows.append(row)
-    table(["", "torch", *kinds], rows, "speed over torch's (cuBLAS, cuDNN; no TF32), mean of the runs; variability")
-    groups = {network: [shape for shape in speeds if shape[0] == letter] for letter, network in NETWORKS.items()}
-    groups = {network: shapes for network, shapes in groups.items() if shapes} | {"all": list(speeds)}
-    rows = []
-    means: dict[str, list[float]] = {}
-    for kind in kinds:
-        over_torch = [
-            _mean([speeds[shape][kind] for shape in shapes if kind in speeds[shape]]) for shapes in groups.values()
-        ]
-        both = [[shape for shape in shapes if {kind, against} <= set(speeds[shape])] for shapes in groups.values()]
-        over_ansor = [_mean([speeds[shape][kind] / speeds[shape][against] for shape in shapes]) for shapes in both]
-        varied = [
-            _mean([max(_LEAST, variable[kind][shape]) for shape in shapes if shape in variable[kind]])
-            for shapes in groups.values()
-        ]
-        if spent[kind]:
-            means[kind] = over_torch
-            efforts = spent[kind]
-            seconds, trials = (statistics.fmean(effort[what] for effort in efforts) for what in ("seconds", "trials"))
-            figures = zip(over_torch, over_ansor, varied, strict=True)
-            rows.append(
-                [kind, *(f"{a:.3f} / {b:.3f}, {c:.1%}" for a, b, c in figures), f"{seconds:.0f} s", f"{trials:.0f}"]
-            )
-    table(
-        ["", *groups, "tuning", "candidates"],
-        rows,
-        f"geometric means of the speeds over torch's / over those of {against}, and of the variability",
-    )
-    if means:
-        print(bars(name, "Speed over torch (cuBLAS, cuDNN; no TF32)", "geometric mean", list(groups), means))
-        heights = {kind: [speeds[shape].get(kind, 0.0) for shape in speeds] for kind in means}
-        ranges = {kind: list(zip(*(reach[kind].get(shape, (0, 0)) for shape in speeds), strict=True)) for kind in means}
-        title = "Speed over torch, mean of the runs; from the slowest to the fastest (Figures 6, 11 to 13)"
-        print(bars(f"{name}_shapes", title, "speed", list(speeds), heights, ranges))
-    show_curves(entries)
-
-
-def show_curves(entries: Mapping[str, Any]) -> None:
-    """Prints by trials how far the runs are from the best of all (Figure 2): the slowest, their mean, the fastest."""
-    rows = []
-    for shape, entry in entries.items():
-        curves: defaultdict[str, list[Sequence[Sequence[float]]]] = defaultdict(list)
-        for label, effort in entry["efforts"].items():
-            if worked := [at for at in effort.get("curve", ()) if at[2] is not None]:
-                curves[label.partition(" #")[0]].append(worked)
-        best = min((at[2] for runs in curves.values() for run in runs for at in run), default=math.nan)
-        for kind, runs in curves.items():
-            row = [shape, kind]
-            for trials in _TRIALS:
-                reached = [min((at[2] for at in run if at[0] <= trials), default=math.inf) for run in runs]
-                shares = [best / seconds for seconds in reached]
-                row.append(f"{min(shares):.2f} {statistics.fmean(shares):.2f} {max(shares):.2f}")
-            rows.append(row)
-    if rows:
-        title = "Speed over that of the best of all runs, after so many trials: slowest, mean, fastest (Figure 2)"
-        table(["", "", *map(str, _TRIALS)], rows, title)
-
-
-def _mean(ratios: Sequence[float]) -> float:
-    return statistics.geometric_mean(ratios) if ratios else math.nan
-
-
 def _minutes(text: str) -> list[float]:
     return [float(number) for number in text.split(",")]
 
 
 def _options() -> argparse.Namespace:
     parser = campaign_parser(__doc__)
+    add_target(parser, CUDA, minutes=9.0)
     parser.add_argument("--shapes", default=",".join(TABLE_1), help="shapes, separated by commas (%(default)s)")
     parser.add_argument(
-        "--minutes", default=[1.0, 2.0], type=_minutes, help="minutes of tuning, separated by commas (1,2)"
+        "--budgets", default=[1.0, 2.0], type=_minutes, help="minutes of tuning, separated by commas (1,2)"
     )
     parser.add_argument("--trials", type=int, default=1000, help="of the runs by trials; 0 for none (%(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="runs of each tuning, with different seeds (%(default)s)")
     parser.add_argument("--small", action="store_true", help=f"{' and '.join(SMALL)}, one run of half a minute each")
     options = parser.parse_args()
     options.shapes = SMALL if options.small else chosen(options.shapes, TABLE_1, "shape")
-    options.minutes = [0.5] if options.small else options.minutes
+    options.budgets = [0.5] if options.small else options.budgets
     options.runs, options.trials = (1, 0) if options.small else (options.runs, options.trials)
     return options
 

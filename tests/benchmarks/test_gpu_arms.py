@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
-import math
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-import stormdrop as sd
+from stormdrop.trial import Measurement, Status
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
+OPTIONS = argparse.Namespace(budgets=[1.0, 2.0], trials=1000, runs=3, fresh=False)
 
 
 @pytest.fixture
@@ -30,47 +31,73 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_the_arms_are_those_of_the_paper(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def tune(workload: Any, **options: Any) -> SimpleNamespace:
-        asked.append({"workload": workload.name, **options})
-        return SimpleNamespace(best=None, error="nothing is tuned here")
-
-    monkeypatch.setattr(script.sd, "tune", tune)
-    monkeypatch.setattr(script, "tunable", lambda workload: workload)
-    monkeypatch.setattr(
-        script._metaschedule_peer, "tune", lambda *_, **__: SimpleNamespace(functions=[SimpleNamespace(trace=None)])
-    )
-    monkeypatch.setattr(script, "race", lambda *_: {})
-    options = argparse.Namespace(minutes=[1.0, 2.0], trials=1000, runs=3)
-    entry = script.measure("R2", sd.parse_machine("cuda/a100"), options, math.inf)
-
-    arms = {label.partition(" #")[0] for label in entry["efforts"]}
+def test_the_arms_are_those_of_the_paper(script: ModuleType) -> None:
+    arms = script.arms(OPTIONS, "cuda")
     systems = {"Ansor", "Ansor-AF", "Ansor-DS", "Ansor-AF-DS"}
     bounds = {"1 min", "2 min", "1000 trials"}
-    assert {f"{system}, {bound}" for system in systems for bound in bounds} < arms
-    assert arms - {f"{system}, {bound}" for system in systems for bound in bounds} == {
-        "ROLLER's best 50",
-        "storm",
-        "MetaSchedule",
-    }
-    assert len(entry["efforts"]) == 3 * len(arms)
-    assert all("bias" not in each["workload"] for each in asked)
-    printed = [each for each in asked if each["options"] == {"preset": "paper"}]
-    assert {(each["search"], each["features"]) for each in printed} == {
+    of_the_paper = {f"{system}, {bound}" for system in systems for bound in bounds}
+    others = ["ROLLER's best 50", "storm, 2 min", "MetaSchedule, 2 min"]
+    assert list(arms)[len(of_the_paper) :] == others and set(arms) == {*of_the_paper, *others}
+    printed = [arms[name] for name in of_the_paper]
+    assert {(arm.search, arm.features) for arm in printed} == {
         ("evolutionary", "statements"),
         ("evolutionary", "analytic"),
         ("gradient", "statements"),
         ("gradient", "analytic"),
     }
-    assert {(each["time"], each["trials"]) for each in printed} == {(60, None), (120, None), (None, 1000)}
+    assert {(arm.minutes, arm.trials) for arm in printed} == {(1.0, 0), (2.0, 0), (0.0, 1000)}
+    assert all(arm.options == {"preset": "paper"} for arm in printed)
+    assert list(script.arms(OPTIONS, "opencl")) == list(arms)[:-1]
+
+
+def test_every_tuning_is_kept_and_the_next_call_goes_on(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first call ends at the third tuning. One tuning fails, which is an entry, too."""
+    asked: list[str] = []
+    best = SimpleNamespace(sketch="gpu_contraction", config={})
+    measured = [
+        SimpleNamespace(batch=batch, position=position, elapsed=1.0 + position, measurement=measurement)
+        for position, (batch, measurement) in enumerate(
+            [(0, _measurement(4.0)), (0, Measurement(Status.RUNTIME)), (1, _measurement(6.0)), (1, _measurement(2.0))]
+        )
+    ]
+
+    def tuned(_: Any, name: str, workload: Any, **how: Any) -> SimpleNamespace:
+        asked.append(name.split(", NVIDIA")[0])
+        assert "bias" not in workload.name and not how["transfer"]
+        if len(asked) == 3:
+            raise script.SliceOver
+        result = SimpleNamespace(best=None if len(asked) == 2 else best, error="nothing works", trials=4)
+        return SimpleNamespace(result=result, seconds=9.0, trials=measured)
+
+    monkeypatch.setattr(script, "tuned", tuned)
+    monkeypatch.setattr(script, "scheduled", lambda *_, **schedule: schedule)
+    monkeypatch.setattr(script, "replay", lambda _, trace: SimpleNamespace(main=trace))
+    functions = [SimpleNamespace(trace=["a trace"])]
+    peer = SimpleNamespace(functions=functions, seconds=60.0, measured=64)
+    monkeypatch.setattr(script._metaschedule_peer, "tune", lambda *_, **__: peer)
+    monkeypatch.setattr(script, "race", lambda _, functions, target: {name: [1.0] for name in functions})
+    target = SimpleNamespace(device="cuda", machine="NVIDIA A100")
+    for finished in (False, True):
+        campaign = script.Campaign(tmp_path / "kept.jsonl", retries=True)
+        with script.Slice(minutes=5) as slice_:
+            entry = script.measure("R2", target, OPTIONS, campaign, slice_)
+        assert slice_.finished == finished
+    arms = list(script.arms(OPTIONS, "cuda"))
+    assert asked[:4] == [f"R2: {arms[0]}, run {run}" for run in (1, 2, 3, 3)]
+    assert len(asked) == 3 * 14 + 1
+    efforts = entry["efforts"]
+    assert efforts[f"{arms[0]} #0"] == {"seconds": 9.0, "trials": 4, "curve": [[2, 2.0, 4.0], [4, 4.0, 2.0]]}
+    assert efforts[f"{arms[0]} #1"] == {"failed": "StormdropError: no candidate of evolutionary worked: nothing works"}
+    assert efforts["MetaSchedule, 2 min #2"] == {"seconds": 60.0, "trials": 64}
+    assert set(entry["times"]) == set(efforts) - {f"{arms[0]} #1"}
 
 
 def test_speeds_are_means_of_runs_over_torch_and_ansor(
     script: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script, "bars", lambda *_: "no picture")
+    monkeypatch.setattr(importlib.import_module("gpu._table_1_figures"), "bars", lambda *_: "no picture")
     efforts = {f"{kind} #{run}": {"seconds": 60.0, "trials": 100} for kind in ("Ansor", "DS") for run in range(2)}
     times = {"torch": [1.0] * 9, "Ansor #0": [1.0] * 9, "Ansor #1": [1.0] * 9, "DS #0": [0.5] * 9, "DS #1": [0.25] * 9}
     script.show("gpu", {"M0": {"efforts": efforts, "times": times}}, "Ansor")
@@ -86,7 +113,11 @@ def test_runs_are_compared_by_trials(script: ModuleType, capsys: pytest.CaptureF
         "Ansor #1": {"curve": [[100, 2.0, 2.0]]},
         "MetaSchedule #0": {"seconds": 1.0},
     }
-    script.show_curves({"M0": {"efforts": efforts}})
+    importlib.import_module("gpu._table_1_figures").show_curves({"M0": {"efforts": efforts}})
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["M0"]]
     nothing, one, both = "0.00 0.00 0.00", "0.25 0.38 0.50", "0.50 0.75 1.00"
     assert " ".join(row.split()[1:]) == f"Ansor {nothing} {one} {one} {both} {both}"
+
+
+def _measurement(seconds: float) -> Measurement:
+    return Measurement(Status.OK, (seconds,))

@@ -444,11 +444,11 @@ def test_tunings_of_shapes_are_shorter_with_fewer_minutes(
     monkeypatch.setattr(steps.Kit, "target", steps.GPUS["a100"])
     monkeypatch.setattr(steps.table_1, "SMALL", ["M0"])
     monkeypatch.setattr(steps.table_1, "TABLE_1", [])
-    monkeypatch.setattr(steps.table_1, "measure", lambda shape, device, options, end: {"minutes": options.minutes})
+    monkeypatch.setattr(steps.table_1, "measure", lambda shape, device, options, *_: {"budgets": options.budgets})
     with pytest.raises(steps.Skipped, match="and M0 needs 270"):
         steps.papers(steps.Kit("papers", False, campaign, 200.0, 9.0))
     steps.papers(steps.Kit("papers", False, campaign, 200.0, 4.5))
-    assert [entry["minutes"] for entry in campaign.entries] == [[0.25]]
+    assert [entry["budgets"] for entry in campaign.entries] == [[0.25]]
 
 
 def _program(path: Path, text: str) -> None:
