@@ -12,10 +12,12 @@ from tvm import te, topi
 from stand_ins.cuda_on_host import execute_on_host
 from stand_ins.memory_sectors import sectors_of
 from stormdrop import operators
+from stormdrop.codegen.cuda import launches
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS, SECTOR
 from stormdrop.sketches.gpu.rows.sketch import GpuRows
+from stormdrop.sketches.gpu.rows.stages import find_rows
 from stormdrop.sketches.gpu.streaming import GpuStreaming
 from stormdrop.sketches.registry import sketches_for
 
@@ -45,6 +47,13 @@ def half_rows(m: int, n: int) -> Workload:
     return Workload.create("half_softmax", te.create_prim_func([x, y]))
 
 
+def biased(shape: tuple[int, ...], axis: int, dtype: str) -> Workload:
+    """relu(x + bias), with a bias for each position of an axis."""
+    x = te.placeholder(shape, dtype, name="x")
+    bias = te.placeholder([extent if at == axis else 1 for at, extent in enumerate(shape)], dtype, name="bias")
+    return Workload.create(f"bias{axis} {dtype}", te.create_prim_func([x, bias, topi.nn.relu(topi.add(x, bias))]))
+
+
 @pytest.mark.compiles
 @pytest.mark.parametrize(
     ("work", "knobs"),
@@ -57,6 +66,8 @@ def half_rows(m: int, n: int) -> Workload:
         (operators.reduce((7, 9, 4), (1, 2), kind="max"), {"threads": 32, "lanes": 4}),
         (normalised_images(3, 6, 10), {}),
         (half_rows(3, 72), {"threads": 64, "lanes": 4}),
+        (biased((1, 5, 9, 20), 3, "float32"), {"threads": 32, "lanes": 4}),  # 45 rows, 8 of a block
+        (biased((1, 5, 9, 8), 1, "float16"), {"threads": 32, "lanes": 2, "ahead": 2}),  # a bias for each row
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )
@@ -73,13 +84,37 @@ def test_rows_are_computed(work: Workload, knobs: dict[str, int], sanitizer: str
 
 
 @pytest.mark.parametrize(
-    "work", [operators.softmax(16, 1024), operators.layer_norm(16, 768), half_rows(16, 256)], ids=lambda work: work.name
+    "work",
+    [operators.softmax(16, 1024), operators.layer_norm(16, 768), half_rows(16, 256), operators.elementwise((8, 100))],
+    ids=lambda work: work.name,
 )
 def test_a_row_is_read_once_and_written_once(work: Workload) -> None:
     sectors = sectors_of(SKETCH.apply(work, A100, config_of(work)).main, A100)
     row = next(spec for spec in work.inputs)
     least = np.prod(row.shape) * np.dtype(row.dtype).itemsize // SECTOR
     assert (sectors["x0"], sectors["y0"]) == (least, least)
+
+
+@pytest.mark.parametrize(
+    ("work", "rows", "terms", "vector"),
+    [
+        (biased((1, 8, 10, 12), 3, "float32"), 80, 12, 4),
+        (biased((1, 8, 10, 12), 1, "float16"), 8, 120, 8),
+        (operators.elementwise((10, 50)), 1, 500, 4),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_without_sums_rows_are_what_all_accesses_step_over_together(
+    work: Workload, rows: int, terms: int, vector: int
+) -> None:
+    found = find_rows(work)
+    assert (found.row.extent, found.term.extent, found.vector) == (rows, terms, vector)
+
+
+def test_elements_of_a_long_row_are_shared_by_blocks() -> None:
+    work = operators.elementwise((1000, 1000))
+    (launch,) = launches(SKETCH.apply(work, A100, config_of(work)).main, A100)
+    assert (launch.blocks, launch.threads) == (977, 256)
 
 
 def test_vectors_are_as_wide_as_all_rows_are_aligned() -> None:
@@ -102,7 +137,8 @@ def test_few_rows_have_more_threads_each() -> None:
         operators.dense(64, 64, 64),  # tiles use its rows again
         operators.matmul(1, 64, 64),  # rows of the second matrix are not the terms
         operators.reduce((16, 64), 0),
-        operators.elementwise((16, 64)),
+        operators.elementwise((7, 33)),  # no vectors
+        operators.transpose((64, 64), (1, 0)),
     ],
     ids=lambda work: work.name,
 )

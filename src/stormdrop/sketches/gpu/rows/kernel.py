@@ -43,7 +43,10 @@ def rows_kernel(found: RowStages, threads: int, lanes: int, vector: int, ahead: 
 
 
 class _Kernel:
-    """A lane has vectors that are `lanes` apart. It goes through them in rounds of `ahead` steps."""
+    """A lane has vectors that are `lanes` apart. It goes through them in rounds of `ahead` steps.
+
+    If there are no sums, each round has blocks of its own.
+    """
 
     def __init__(self, found: RowStages, group: int, lanes: int, vector: int, ahead: int) -> None:
         self._found = found
@@ -57,6 +60,7 @@ class _Kernel:
         self._stages: list[Stage] = []
         self._group = group
         self._block, self._within = variable("block"), variable("within")
+        self._parts = 1 if found.sums else self._extents[2]
 
     def function(self) -> PrimFunc:
         """The kernel."""
@@ -65,7 +69,7 @@ class _Kernel:
             body += self._sum(stage) if stage.reductions else [self._output(stage)]
         rows, *_ = self._extents
         body = [_bound(self._within, self._group, "threadIdx.y", body)]
-        nest = _bound(self._block, rows // self._group, "blockIdx.x", body)
+        nest = _bound(self._block, rows // self._group * self._parts, "blockIdx.x", body)
         # Else TVM takes what threads have in registers for what they have put together in shared memory.
         return assemble(self._found.parameters, self._stages, [nest]).with_attr(DISJOINT_SHARED, True)
 
@@ -184,11 +188,13 @@ class _Kernel:
 
     def _over_lanes(self, make: Callable[[Place], list[Any]]) -> Any:
         lane = variable("lane")
-        row = self._block * self._group + self._within
+        row = self._block // self._parts * self._group + self._within
         return _bound(lane, self._extents[1], "threadIdx.x", make((row, lane)))
 
     def _in_rounds(self, make: Callable[[Place], list[Any]]) -> Callable[[Place], list[Any]]:
         def rounds(at: Place) -> list[Any]:
+            if not self._found.sums:
+                return make((*at, self._block % self._parts))
             turn, count = variable("round"), self._extents[2]
             kind = ForKind.UNROLLED if self._kept else ForKind.SERIAL
             return [For(turn, 0, count, kind, _sequence(make((*at, turn))))]

@@ -17,7 +17,7 @@ are those of the matrix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ....errors import UnsupportedFunction
@@ -28,7 +28,7 @@ from ....space import Constraint, Ordinal, Space
 from ...contract import Variant
 from ..contraction import find_fused_contraction
 from .kernel import rows_kernel
-from .stages import find_rows
+from .stages import RowStages, find_rows
 
 _THREADS = (32, 64, 128, 256, 512, 1024)
 _LANES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -36,6 +36,8 @@ _VECTORS = (1, 2, 4, 8, 16)
 _AHEAD = (1, 2, 4, 8)
 
 _STEPS = 8  # vectors of a lane that are not worth more warps
+_AHEAD_OF = 4  # vectors that a thread reads ahead as a default, if there are enough
+_SHARE = 0.85  # of the threads that have something to do, which is enough
 _BUSY = 512  # threads that keep a multiprocessor busy
 
 
@@ -66,14 +68,11 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
         return None
     if _used_again(workload):
         return None
-    vectors = -(-found.term.extent // found.vector)
     threads = [count for count in _THREADS if count <= target.threads_per_block]
+    vectors = found.term.extent // found.vector
     lanes = [count for count in _LANES if count < min(2 * vectors, 2 * threads[-1])]
-    default = min(lanes[-1], WARP)
-    while default < lanes[-1] and (
-        (default * _STEPS < vectors and found.repeated) or found.row.extent * default < target.multiprocessors * _BUSY
-    ):
-        default *= 2
+    default = _lanes_of_sums(found, lanes, target) if found.sums else _lanes_of_elements(found, lanes)
+    filled = found.row.extent * vectors >= _AHEAD_OF * target.multiprocessors * target.threads_per_block
     return Space(
         GpuRows.name,
         [
@@ -83,8 +82,34 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
             Ordinal("ahead", _AHEAD),
         ],
         [Constraint(("threads", "lanes"), lambda threads, lanes: lanes <= threads, "lanes fit")],
-        {"threads": min(threads[-1], max(128, default)), "lanes": default, "vector": found.vector, "ahead": 4},
+        {
+            "threads": min(threads[-1], max(128 if found.sums else 256, default)),
+            "lanes": default,
+            "vector": found.vector,
+            "ahead": _AHEAD_OF if found.sums or filled else 1,
+        },
     )
+
+
+def _lanes_of_sums(found: RowStages, lanes: Sequence[int], target: Gpu) -> int:
+    """A warp, or more threads for rows that are too long for its registers, or too few to keep the device busy."""
+    vectors, count = found.term.extent // found.vector, min(lanes[-1], WARP)
+    while count < lanes[-1] and (
+        (count * _STEPS < vectors and found.repeated) or found.row.extent * count < target.multiprocessors * _BUSY
+    ):
+        count *= 2
+    return count
+
+
+def _lanes_of_elements(found: RowStages, lanes: Sequence[int]) -> int:
+    """The most threads up to 256 of which few have nothing to do at the end of a row."""
+    vectors = found.term.extent // found.vector
+
+    def share(count: int) -> float:
+        return vectors / (-(-vectors // count) * count)
+
+    few = [count for count in lanes if count <= 256]
+    return max(few, key=lambda count: (min(share(count), _SHARE), count))
 
 
 def _used_again(workload: Workload) -> bool:

@@ -5,6 +5,8 @@ A stage is one of these:
     total[row] = sum of f(x[row, term])                                  a sum
     y[row, term] = g(x[row, term], total[row], scale[term])              an element of each term
     y[row] = h(total[row])                                               an element of each row
+
+If there are no sums, the terms are the innermost axes along which all accesses are contiguous, or stay where they are.
 """
 
 from __future__ import annotations
@@ -72,6 +74,11 @@ class RowStages:
         return max(self.written, *(each.vector for each in self.fetched))
 
     @property
+    def sums(self) -> bool:
+        """Whether there are sums, for which a row is read as a whole."""
+        return any(stage.reductions for stage in self.stages)
+
+    @property
     def repeated(self) -> tuple[Fetched, ...]:
         """What several stages read."""
         return tuple(each for each in self.fetched if len(each.stages) > 1)
@@ -94,17 +101,22 @@ def find_rows(workload: Workload) -> RowStages:
         (8, 50, 2)
     """
     graph = workload.graph.inlined(lambda stage: False)
+    if not all(map(shares_terms, graph.stages)):
+        raise UnsupportedFunction("threads cannot share the sums")
     first = next((stage for stage in graph.stages if stage.reductions), None)
-    if first is None or not all(map(shares_terms, graph.stages)):
-        raise UnsupportedFunction("no sums that threads can share")
-    rows, terms = _extents(first.spatial), _extents(first.reductions)
+    rows = _extents(graph.stages[-1].spatial if first is None else first.spatial)
+    inner = _contiguous_axes(graph.stages[-1]) if first is None else 0
+    rows, terms = (rows, _extents(first.reductions)) if first else (rows[:-inner], rows[-inner:])
     form = _Form(graph, rows, terms)
     stages = tuple(new for stage in graph.stages for new in form.of(stage))
     fetched = tuple(form.fetched)
-    most = max(math.prod(shape_of(load.source)) for stage in graph.stages for load in stage.loads())
+    most = max((math.prod(shape_of(load.source)) for stage in graph.stages for load in stage.loads()), default=0)
     if not any(math.prod(shape_of(each.load.source)) == most for each in fetched):
         raise UnsupportedFunction("what is read most is not contiguous along the terms")
-    return RowStages(graph.parameters, stages, form.row, form.term, fetched, form.written)
+    found = RowStages(graph.parameters, stages, form.row, form.term, fetched, form.written)
+    if first is None and found.vector == 1:
+        raise UnsupportedFunction("no vectors are aligned")
+    return found
 
 
 def shares_terms(stage: Stage) -> bool:
@@ -190,6 +202,21 @@ class _Form:
 
 def _extents(axes: Sequence[Axis]) -> list[int]:
     return [axis.extent for axis in axes if axis.extent > 1]
+
+
+def _contiguous_axes(stage: Stage) -> int:
+    """How many of the innermost axes are the terms of a stage without sums."""
+    axes = [axis for axis in stage.spatial if axis.extent > 1]
+    accesses = [strides_of(load.source, load.indices, stage.axes) for load in stage.loads()]
+    for first in range(len(axes)):
+        terms = axes[first:]
+        whole = [math.prod(axis.extent for axis in terms[at + 1 :]) for at in range(len(terms))]
+        along = [[strides[axis] for axis in terms] for strides in accesses if strides]
+        if _aligned(stage, stage.buffer, stage.indices, [], terms) and all(
+            steps == whole or not any(steps) for steps in along
+        ):
+            return len(terms)
+    raise UnsupportedFunction("the innermost axes of the output are not contiguous")
 
 
 def _aligned(stage: Stage, buffer: Buffer, indices: Sequence[Expr], rows: Sequence[Axis], terms: Sequence[Axis]) -> int:
