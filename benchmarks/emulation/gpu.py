@@ -34,6 +34,7 @@ from stand_ins.opencl_execution import EMULATED, Execution, Job, execute
 from stormdrop import operators
 from stormdrop.codegen.opencl import build_opencl
 from stormdrop.errors import SpaceError, one_line
+from stormdrop.ir.mixed_precision import in_tf32
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.relative_error import relative_error
 from stormdrop.ir.workload import Workload
@@ -85,8 +86,16 @@ HALVES = (
 )
 """For tensor cores, which only the CUDA source has."""
 
+TF32 = (
+    "matmul m=24 n=40 k=72",
+    "batch_matmul b=2 m=35 n=34 k=66 transpose_b=1",
+    "conv2d n=1 h=7 w=7 ci=8 co=16 kh=3 kw=3 pad=1 bias=1 act=relu",
+)
+"""The same, in TF32."""
+
 _HOW = ("pocl", "oclgrind", "host")
 _TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
+_IN_TF32 = "tf32 "  # begins the name of a case
 _BATCH = 8  # executions of a process, after which they are written down
 
 
@@ -104,7 +113,7 @@ def main() -> None:
         for how in options.how.split(","):
             if how not in _HOW:
                 parser.error(f"--how {how}: it is one of {', '.join(_HOW)}")
-            cases = (*CASES, *HALVES) if how == "host" else CASES
+            cases = (*CASES, *HALVES, *(f"{_IN_TF32}{case}" for case in TF32)) if how == "host" else CASES
             for case in (case for case in cases if case.startswith(options.only)):
                 for line in check(case, how, options.points, options.seed, done, options.sources.split(",")):
                     done[key(line)] = campaign.keep(line)
@@ -132,8 +141,10 @@ def check(
     case: str, how: str, count: int, seed: int, done: dict[str, Any], sources: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Executes what was not executed before. Yields a line for each point."""
-    name, *words = case.split()
+    name, *words = case.removeprefix(_IN_TF32).split()
     work = operators.create(name, dict(word.split("=") for word in words))
+    if case.startswith(_IN_TF32):
+        work = Workload.create(name, in_tf32(work.graph).function(), work.constants)
     inputs = work.random_inputs(seed)
     expected = evaluate_graph(work.graph, inputs)
     device: Gpu = GPUS["a100"] if how == "host" else EMULATED

@@ -116,7 +116,9 @@ def test_a_model_is_tuned_in_bfloat16(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert 1e-5 < tuned["precision"]["error"] < 0.1
     assert run([*map(str, words), "--precision", "bf16"]) == 0
     assert "precision: 1 of 2 layers in bfloat16; error " in capfd.readouterr().out
-    assert "precision 'half': must be float32, bf16, fp16 or auto" in complaint(capfd, *words, "--precision", "half")
+    assert "precision 'half': must be float32, bf16, fp16, tf32 or auto" in complaint(
+        capfd, *words, "--precision", "half"
+    )
     assert "precision bf16 is for ONNX files: a saved model has its own" in complaint(
         capfd, "bench", out, "--precision", "bf16"
     )

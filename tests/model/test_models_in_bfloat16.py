@@ -109,12 +109,12 @@ def test_auto_takes_some_of_the_layers_if_all_are_too_many() -> None:
 
 def test_a_model_with_parts_of_onnxruntime_is_refused_by_name() -> None:
     pytest.importorskip("onnxruntime")
-    with pytest.raises(ModelError, match=r"onnxruntime runs .*: such a model cannot be verified in 16 bits"):
+    with pytest.raises(ModelError, match=r"onnxruntime runs .*: such a model cannot be verified in fewer bits"):
         compiled(boxes_at_the_end(), precision="bf16")
 
 
 def test_an_unknown_precision_is_one_line() -> None:
-    with pytest.raises(InputError, match="precision 'int4': must be float32, bf16, fp16 or auto"):
+    with pytest.raises(InputError, match="precision 'int4': must be float32, bf16, fp16, tf32 or auto"):
         sd.compile_model(residual_model(), precision="int4")
 
 

@@ -109,7 +109,7 @@ def test_layers_in_float16(driver: CudaDriver, tmp_path: Path) -> None:
         assert 1e-5 < error < 4e-3, "in float16, and no worse than that"
 
 
-@pytest.mark.parametrize(("precision", "error"), [("fp16", 4e-3), ("bf16", 3e-2)])
+@pytest.mark.parametrize(("precision", "error"), [("fp16", 4e-3), ("bf16", 3e-2), ("tf32", 4e-3)])
 def test_layers_on_tensor_cores(precision: str, error: float, driver: RecordingDriver, tmp_path: Path) -> None:
     """Verified elsewhere with plain loops, and run by the instructions of a warp."""
     rng, tensors, nodes = np.random.default_rng(0), [], []

@@ -11,6 +11,7 @@ from typing import Any
 
 from tvm.tirx import For, ForKind, PrimFunc
 
+from ..ir.elementary import expand_for_gpu
 from ..ir.expressions import transform_statement
 
 
@@ -22,4 +23,4 @@ def with_serial_loops(function: PrimFunc) -> PrimFunc:
             return loop
         return For(loop.loop_var, loop.min, loop.extent, ForKind.SERIAL, loop.body)
 
-    return function.with_body(transform_statement(function.body, lambda node: node, unbound))
+    return expand_for_gpu(function.with_body(transform_statement(function.body, lambda node: node, unbound)))

@@ -12,6 +12,6 @@ reference.py, grid.py      what a function should compute, by NumPy
 error_bounds.py            how far rounding may take its outputs
 relative_error.py          how far an output is from the reference
 dtypes.py                  element types by their names
-mixed_precision.py         a function whose parameters are stored in bfloat16
+mixed_precision.py         a function whose parameters are stored in bfloat16, or which multiplies TF32
 attributes.py              what a sketch or a model asks of code generation
 """

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 BFLOAT16, FLOAT16 = "bfloat16", "float16"
+TF32 = "tf32"
+"""What a product is computed in, not a type of elements: float32 whose mantissa is rounded to 10 bits."""
 
 INFINITE = 1e30
 """A constant beyond it stands for an infinity, such as the padding of a maximum."""

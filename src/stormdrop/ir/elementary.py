@@ -27,10 +27,10 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Var
 from tvm.ir.prim import expr as prim
-from tvm.ir.prim.expr import FloatImm
+from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.tirx import BufferStore, PrimFunc
 
-from .expressions import Expr, children, intrinsic, is_selection, rebuild, transform, transform_statement
+from .expressions import Expr, children, intrinsic, is_selection, is_tf32, rebuild, transform, transform_statement
 
 # Binds a value to a new variable, and returns the variable.
 Bind = Callable[[Expr], Expr]
@@ -88,7 +88,7 @@ def expand_for_cpu(function: PrimFunc, keep_denormals: bool = False) -> PrimFunc
 
 
 def expand_for_gpu(function: PrimFunc) -> PrimFunc:
-    """Replaces tanh of float32, which is too coarse in CUDA's fast mathematics (TVM compiles with it).
+    """Replaces tanh of float32, which is too coarse in CUDA's fast mathematics (TVM compiles with it), and `tf32`.
 
     With CUDA 13 its error is 2^-11. The arithmetic that replaces it has an absolute error of 1e-7.
 
@@ -132,6 +132,8 @@ def _expanded_value(node: Expr, expansions: Mapping[str, Expansion]) -> Expr:
         if product is not None:  # a division in place of a division and a product
             argument, other = (transform(operand, visit) for operand in product)
             return bind(other / _one_plus_exp(bind(argument), bind))
+        if is_tf32(item):
+            return _tf32_by_bits(bind(transform(item.args[1], visit)))
         expansion = expansions.get(intrinsic(item))
         if expansion is None or str(item.ty.dtype) != "float32":
             return None
@@ -141,6 +143,14 @@ def _expanded_value(node: Expr, expansions: Mapping[str, Expansion]) -> Expr:
     for variable, value in reversed(bound):
         result = prim.Let(variable, value, result)
     return result
+
+
+def _tf32_by_bits(value: Expr) -> Expr:
+    """A float32 rounded as `tf32` says."""
+    bits = tirx.reinterpret("uint32", value)
+    nearest = tirx.bitwise_and(bits + IntImm("uint32", 0x1000), IntImm("uint32", 0xFFFFE000))
+    is_nan = tirx.bitwise_and(bits, IntImm("uint32", 0x7FFFFFFF)) > IntImm("uint32", 0x7F800000)
+    return prim.Select(is_nan, value, tirx.reinterpret("float32", nearest))
 
 
 def _bounded_before(node: Expr) -> Expr | None:

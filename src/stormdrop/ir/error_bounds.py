@@ -30,7 +30,7 @@ from tvm.ir.prim.expr import FloatImm
 
 from ..errors import UnsupportedFunction
 from .dtypes import INFINITE, is_float, limits
-from .expressions import children, intrinsic, is_selection, loads_in, rebuild, walk
+from .expressions import children, intrinsic, is_selection, is_tf32, loads_in, rebuild, walk
 from .reference import evaluate_graph
 from .stages import Stage, StageGraph
 
@@ -144,6 +144,8 @@ def _magnitude(node: Any) -> Any:
         return prim.Div(_magnitude(node.a), _magnitude(node.b))
     if isinstance(node, _MONOTONE) and is_float(str(node.ty.dtype)):
         return rebuild(node, [_magnitude(child) for child in children(node)])
+    if is_tf32(node):
+        return rebuild(node, [node.args[0], _magnitude(node.args[1])])
     if intrinsic(node) in {"fabs", "abs"}:
         return _magnitude(node.args[0])
     condition, *values = children(node) if is_selection(node) else [node]

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tvm import tirx
 from tvm.ir import Call, Range, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
@@ -24,6 +25,7 @@ from tvm.tirx import AttrStmt, For, IfThenElse, SeqStmt
 from tvm_ffi import structural_walk
 
 from ..errors import UnsupportedFunction
+from .dtypes import TF32
 
 Expr = Any
 
@@ -65,6 +67,16 @@ _OPERANDS: dict[type, Callable[[Expr], list[Expr]]] = {}
 def intrinsic(node: Expr) -> str:
     """The intrinsic that an expression calls, such as "exp" for `tirx.exp(x)`; empty if it calls none."""
     return node.op.name.split(".")[-1] if isinstance(node, Call) else ""
+
+
+def tf32(value: Expr) -> Expr:
+    """A float32 rounded to the nearest number with 10 bits in its mantissa, ties away from 0; NaN stays NaN."""
+    return tirx.call_pure_extern("float32", TF32, value)
+
+
+def is_tf32(node: Expr) -> bool:
+    """Whether an expression is what `tf32` returns."""
+    return intrinsic(node) == "call_pure_extern" and str(node.args[0].value) == TF32
 
 
 def is_selection(node: Expr) -> bool:

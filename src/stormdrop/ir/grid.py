@@ -16,7 +16,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
 
 from ..errors import UnsupportedFunction
-from .dtypes import is_float
+from .dtypes import TF32, is_float
 from .expressions import intrinsic
 from .stages import Axis, Stage
 
@@ -114,8 +114,16 @@ def _nudge_between(x: Array, nudge: Array, step: Array) -> Array:
     return np.where(np.fmod(x, step) == 0, x, _nudge(x, nudge, step))
 
 
-NUDGES: dict[str, Callable[..., Array]] = {"nudge": _nudge, "nudge_between": _nudge_between}
-"""Functions that only the reference has; it calls them by `call_pure_extern`."""
+def _tf32(x: Array) -> Array:
+    """A number rounded to float32, and then as `expressions.tf32` says."""
+    numbers = x.astype(np.float32)
+    bits = numbers.view(np.uint32)
+    nearest = (bits + np.uint32(0x1000) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isnan(numbers), numbers, nearest).astype(np.float64)
+
+
+EXTERNS: dict[str, Callable[..., Array]] = {"nudge": _nudge, "nudge_between": _nudge_between, TF32: _tf32}
+"""Functions that are called by `call_pure_extern`. Only the reference has the nudges."""
 
 
 class Narrow(np.ndarray[Any, Any]):
@@ -163,9 +171,9 @@ class GridEvaluator:
             if name in INTRINSICS:
                 with np.errstate(all="ignore"):
                     return INTRINSICS[name](*(self(argument) for argument in node.args))
-            if name == "call_pure_extern" and str(node.args[0].value) in NUDGES:
+            if name == "call_pure_extern" and str(node.args[0].value) in EXTERNS:
                 with np.errstate(all="ignore"):
-                    return NUDGES[str(node.args[0].value)](*(self(argument) for argument in node.args[1:]))
+                    return EXTERNS[str(node.args[0].value)](*(self(argument) for argument in node.args[1:]))
             if name == "reinterpret":
                 return self._reinterpreted(node)
             raise UnsupportedFunction(f"the NumPy reference does not know the intrinsic {node.op.name}")

@@ -1,11 +1,12 @@
-"""A function whose parameters are stored in bfloat16 or float16, and which computes in float32 as before.
+"""A function whose parameters are stored in bfloat16 or float16, or which multiplies TF32, and computes as before.
 
     y[i, j] = max(sum_k x[i, k] * w[j, k] + b[j], 0)
 
     x, w and y in bfloat16:
     y[i, j] = bfloat16(max(sum_k float32(x[i, k]) * float32(w[j, k]) + b[j], 0))
 
-What a stage only moves, as a padding does, stays in that type.
+What a stage only moves, as a padding does, stays in that type. In TF32 all is stored in float32, and factors are
+rounded when they are multiplied.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tvm.ir.prim.expr import FloatImm
 from .contractions.contraction import is_contraction
 from .contractions.factors import factors_of
 from .dtypes import BFLOAT16, INFINITE
-from .expressions import Expr, children, is_selection, rewrite_loads, substitute
+from .expressions import Expr, children, is_selection, rewrite_loads, substitute, tf32
 from .stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 
 
@@ -51,6 +52,22 @@ def in_low_precision(graph: StageGraph, positions: Collection[int], dtype: str =
         else:
             stages += _rounded_at_end(stage, stored[stage.buffer])
     return StageGraph(tuple(stored.get(buffer, buffer) for buffer in graph.parameters), tuple(stages))
+
+
+def in_tf32(graph: StageGraph) -> StageGraph:
+    """The same function with the factors of its contractions of float32 rounded to TF32.
+
+    Args:
+        graph: The function.
+    """
+
+    def rounded(stage: Stage) -> Stage:
+        factors = factors_of(stage) if is_contraction(stage) else None
+        if factors is None or any(factor.dtype != "float32" or factor.decoders for factor in factors):
+            return stage
+        return replace(stage, value=prim.Mul(*(tf32(factor.load) for factor in factors)))
+
+    return graph.mapped(rounded)
 
 
 def factor_positions(graph: StageGraph) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.ir import Call, TensorLoad, Var
+from tvm.ir import Call, StringImm, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.tirx import PrimFunc
@@ -27,6 +27,7 @@ from .expressions import (
     children,
     intrinsic,
     is_selection,
+    is_tf32,
     loads_in,
     rebuild,
     simplified,
@@ -207,11 +208,11 @@ def check_supported(graph: StageGraph) -> None:
     Raises:
         UnsupportedFunction: The function holds something that is not known here.
     """
-    known = (IntImm, FloatImm, Var, TensorLoad, prim.Cast, prim.Not, prim.Select, prim.Div, *BINARY)
+    known = (IntImm, FloatImm, StringImm, Var, TensorLoad, prim.Cast, prim.Not, prim.Select, prim.Div, *BINARY)
     for stage in graph.stages:
         for expression in (stage.value, *stage.indices):
             for node in walk(expression):
-                if isinstance(node, Call) and intrinsic(node) not in INTRINSICS:
+                if isinstance(node, Call) and intrinsic(node) not in INTRINSICS and not is_tf32(node):
                     raise UnsupportedFunction(f"the NumPy reference does not know the intrinsic {node.op.name}")
                 if not isinstance(node, (Call, *known)):
                     raise UnsupportedFunction(f"the NumPy reference does not know {type(node).__name__}")
@@ -247,7 +248,7 @@ def is_exact(graph: StageGraph) -> bool:
                 if np.isfinite(node.value) and abs(node.value) < 1e30 and not float(node.value).is_integer():
                     return False
             elif isinstance(node, Call):
-                if intrinsic(node) not in {"if_then_else", "fabs", "abs"}:
+                if intrinsic(node) not in {"if_then_else", "fabs", "abs"} and not is_tf32(node):
                     return False
             elif children(node) and not isinstance(
                 node, (*_EXACT_NODES, TensorLoad, prim.Cast, prim.FloorDiv, prim.FloorMod, prim.Not)

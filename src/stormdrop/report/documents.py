@@ -39,15 +39,17 @@ class NamedKernel(TypedDict):
 
 
 class Precision(TypedDict):
-    """Which layers of a model are in bfloat16 or float16, and what that costs."""
+    """Which layers of a model are in bfloat16, float16 or TF32, and what that costs."""
 
     asked: str
     layers: int
     bfloat16: NotRequired[int]
     float16: NotRequired[int]
+    tf32: NotRequired[int]
     tasks: list[str]
     in_bfloat16: NotRequired[list[NamedKernel]]
     in_float16: NotRequired[list[NamedKernel]]
+    in_tf32: NotRequired[list[NamedKernel]]
     in_float32: NotRequired[list[NamedKernel]]
     error: float
     agreement: float | None

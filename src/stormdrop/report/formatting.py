@@ -254,12 +254,12 @@ def precision_in_words(entry: Mapping[str, Any]) -> str:
 
 
 def _low_type(entry: Mapping[str, Any]) -> str:
-    """The type of 16 bits that an entry `precision` counts layers of."""
-    return "float16" if "float16" in entry else "bfloat16"
+    """The type besides float32 that an entry `precision` counts layers of."""
+    return next(name for name in ("bfloat16", "float16", "tf32") if name in entry)
 
 
 def _of_fewer_kernels(entry: Mapping[str, Any]) -> str:
-    """The layers in float32, or those in 16 bits if these are fewer; empty if all are of one type."""
+    """The layers in float32, or those in the other type if these are fewer; empty if all are of one type."""
     by_type = {name: entry.get(f"in_{name}") or [] for name in ("float32", _low_type(entry))}
     name = min(by_type, key=lambda each: len(by_type[each]))
     if not by_type[name]:

@@ -14,8 +14,8 @@ from .duration import seconds_of
 if TYPE_CHECKING:
     from ..sketches.contract import AnySketch
 
-FLOAT32, BF16, FP16, AUTO = "float32", "bf16", "fp16", "auto"
-PRECISIONS = (FLOAT32, BF16, FP16, AUTO)
+FLOAT32, BF16, FP16, TF32, AUTO = "float32", "bf16", "fp16", "tf32", "auto"
+PRECISIONS = (FLOAT32, BF16, FP16, TF32, AUTO)
 """What a model may compute in; see `model.precision.choice`."""
 
 DEFAULT_SEARCH = "storm"

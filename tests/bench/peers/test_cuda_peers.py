@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -125,6 +126,15 @@ def test_an_operator_of_torch_is_timed_by_events(torch_log: Log) -> None:
     assert torch_log == ["replay", "record", *["replay"] * 3, "record", "synchronize"]
 
 
+def test_torch_in_tf32(model: bytes, torch_log: Log) -> None:
+    import torch
+
+    contender = torch_cuda.CapturedModel(model, {"x": X + 1e-4}, 1, "tf32")
+    assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
+    assert contender.settings["tf32"] is True
+    np.testing.assert_array_equal(contender.outputs()[0], 2 * (X + 1e-4))
+
+
 def test_torch_without_a_gpu_takes_no_part(model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -193,6 +203,15 @@ def test_tensorrt_in_16_bits(model: bytes, sessions: tuple[list[Any], Log]) -> N
     onnxruntime_cuda.TensorrtModel(model, {"x": X}, 1, "fp16")
     onnxruntime_cuda.TensorrtModel(model, {"x": X}, 1, "bf16")
     assert [opened[0][0][1], opened[2][0][1]] == [{"trt_fp16_enable": "1"}, {"trt_bf16_enable": "1"}]
+
+
+@pytest.mark.parametrize(("precision", "override"), [("float32", "0"), ("tf32", "")])
+def test_tensorrt_takes_tf32_only_if_asked(
+    precision: str, override: str, model: bytes, sessions: tuple[list[Any], Log], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "")
+    onnxruntime_cuda.TensorrtModel(model, {"x": X}, 1, precision)
+    assert os.environ["NVIDIA_TF32_OVERRIDE"] == override and sessions[0][0][0][1] == {}
 
 
 def test_a_model_that_cannot_be_captured_is_launched(

@@ -18,6 +18,7 @@ from stormdrop import operators
 from stormdrop.codegen.compile import compile_together
 from stormdrop.codegen.cuda import cuda_source, launches, resources_of
 from stormdrop.codegen.serial_loops import with_serial_loops
+from stormdrop.ir.mixed_precision import in_tf32
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu
@@ -46,6 +47,11 @@ def dense(rows: int, columns: int, depth: int) -> Workload:
     return Workload.create("dense", te.create_prim_func([a, w, bias, y]))
 
 
+def rounded(workload: Workload) -> Workload:
+    """The same function in TF32."""
+    return Workload.create(workload.name, in_tf32(workload.graph).function(), workload.constants)
+
+
 WORKLOADS = {
     "matmul": operators.matmul(64, 96, 128, dtype="float16"),
     "batch_matmul": operators.batch_matmul(2, 32, 64, 48, dtype="float16"),
@@ -58,6 +64,12 @@ WORKLOADS = {
     "convolution": operators.conv2d(1, 7, 7, 8, 16, 3, 3, pad=1, bias=1, act="relu", dtype="bfloat16"),
     "strided": operators.conv2d(2, 9, 9, 3, 10, 3, 3, stride=2, pad=1, residual=1, dtype="bfloat16"),
     "dilated": operators.conv2d(1, 8, 8, 12, 24, 3, 3, dilation=2, pad=2, dtype="bfloat16"),
+    "tf32": rounded(operators.matmul(64, 96, 128)),
+    "tf32_transposed": rounded(operators.batch_matmul(2, 32, 64, 48, transpose_b=1)),
+    "tf32_odd": rounded(operators.batch_matmul(2, 35, 18, 42, transpose_b=1)),
+    "tf32_remainders": rounded(operators.matmul(24, 40, 72)),
+    "tf32_dense": rounded(operators.dense(24, 40, 72, bias=1, act="relu", residual=1)),
+    "tf32_convolution": rounded(operators.conv2d(1, 7, 7, 8, 16, 3, 3, pad=1, bias=1, act="relu")),
     "pixels": operators.conv2d(1, 5, 5, 32, 48, 1, 1, bias=1, dtype="bfloat16"),
 }
 
@@ -118,8 +130,10 @@ def test_nvcc_takes_it(name: str) -> None:
             function = GpuMma().apply(workload, device, config).main
             sources.append(cuda_source(function, device))
             copies = re.findall(r"cp\.async\.c[ag]\.shared\.global", sources[-1])
-            assert bool(copies) == (config["stages"] > 1 and workload.inputs[1].shape[-1] % 2 == 0)
-            assert "mma.sync.aligned.m16n8k16" in sources[-1] and "ldmatrix.sync.aligned" in sources[-1]
+            row = workload.inputs[1].shape[-1] * np.dtype(workload.inputs[1].dtype).itemsize
+            assert bool(copies) == (config["stages"] > 1 and row % 4 == 0)
+            depth = 8 if "tf32" in sources[-1] else 16
+            assert f"mma.sync.aligned.m16n8k{depth}" in sources[-1] and "ldmatrix.sync.aligned" in sources[-1]
             (launch,) = launches(function, device)
             assert launch.threads == 32 * config["rows"][1] * config["columns"][1]
             assert 0 < launch.shared <= device.shared_opt_in
@@ -151,6 +165,19 @@ def test_an_instruction_rounds_to_bfloat16(name: str) -> None:
     (expected,) = evaluate_graph(workload.graph, inputs)
     (execution,) = execute_on_host(function, A100, inputs)
     np.testing.assert_allclose(execution.outputs[0].astype("f4"), expected.astype("f4"), rtol=2**-7, atol=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ on the PATH")
+@pytest.mark.parametrize("name", ["tf32", "tf32_transposed", "tf32_odd"])
+def test_tf32_is_rounded_to_the_nearest(name: str) -> None:
+    workload = WORKLOADS[name]
+    space, rng = space_of(workload), np.random.default_rng(0)
+    inputs = [rng.standard_normal(spec.shape, "f4") for spec in workload.inputs]
+    inputs[0].reshape(-1)[0] = np.nan
+    function = GpuMma().apply(workload, A100, space.config(space.origin)).main
+    (expected,) = evaluate_graph(workload.graph, inputs)
+    (execution,) = execute_on_host(function, A100, inputs)
+    np.testing.assert_allclose(execution.outputs[0], expected, rtol=1e-6, atol=1e-5)
 
 
 def slice_of(begin: int) -> Workload:

@@ -75,7 +75,7 @@ PACKAGES = {"litert": "litert_torch", "tensorrt": "onnxruntime"}
 """The package that a peer needs, if it is not named after it."""
 
 IN_16_BITS = ("openvino", "torch", "torch-compiled", "tensorrt")
-"""The peers of ONNX models that take `precision="bf16"`; those on GPUs also "fp16"."""
+"""The peers of ONNX models that take `precision="bf16"`; those on GPUs also "fp16" and "tf32"."""
 
 ONNXRUNTIME_EXACT = "onnxruntime-exact"
 """onnxruntime with exact sums of bytes. It takes part beside onnxruntime on CPUs where the sums of that saturate."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import one_line
-from ...tuning.options import FLOAT32
+from ...tuning.options import FLOAT32, TF32
 from ..contender import Unavailable
 
 Array = NDArray[Any]
@@ -98,7 +99,9 @@ class TensorrtModel(CudaModel):
     graph = "trt_cuda_graph_enable"
 
     def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int, precision: str = FLOAT32) -> None:
-        self.options = {} if precision == FLOAT32 else {f"trt_{precision}_enable": "1"}
+        if precision != TF32:  # TensorRT takes TF32 unless this is 0, and the provider has no option for it
+            os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
+        self.options = {} if precision in (FLOAT32, TF32) else {f"trt_{precision}_enable": "1"}
         super().__init__(model, inputs, threads)
 
 

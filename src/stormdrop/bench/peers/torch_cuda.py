@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...tuning.options import FLOAT32
+from ...tuning.options import FLOAT32, TF32
 from ..contender import Unavailable
 from .torch_models import EagerModel, InductorModel
 from .torch_operators import Arguments, Call, EagerOperator
@@ -19,14 +19,14 @@ _WARM_UPS = 3  # torch chooses and compiles kernels at the first calls, which it
 
 
 class CapturedModel(EagerModel):
-    """Eager, with the fastest kernels of cuDNN, images channels-last, in float32 without TF32."""
+    """Eager, with the fastest kernels of cuDNN, images channels-last, with TF32 only if that is the precision."""
 
     def __init__(
         self, model: bytes, inputs: Mapping[str, NDArray[Any]], threads: int, precision: str = FLOAT32
     ) -> None:
         import torch
 
-        settings = _ready(torch)
+        settings = _ready(torch, precision == TF32)
         super().__init__(model, inputs, threads, precision)
         self.settings |= settings
 
@@ -74,17 +74,17 @@ class CapturedOperator(EagerOperator):
         return [np.ascontiguousarray(self._to_workload_layout(self._result).cpu().numpy())]
 
 
-def _ready(torch: Any) -> dict[str, Any]:
-    """Has torch compute in float32, by the fastest kernels of cuDNN, and returns what a contender says about that.
+def _ready(torch: Any, tf32: bool = False) -> dict[str, Any]:
+    """Has torch multiply as float32 or as TF32, by the fastest kernels, and returns what a contender says of that.
 
     Raises:
         Unavailable: torch finds no GPU.
     """
     if not torch.cuda.is_available():
         raise Unavailable("torch finds no GPU")
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True
-    return {"device": torch.cuda.get_device_name(), "tf32": False, "cuda_graph": True}
+    return {"device": torch.cuda.get_device_name(), "tf32": tf32, "cuda_graph": True}
 
 
 def captured(torch: Any, work: Callable[[], T]) -> tuple[Any, T]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...errors import one_line
 from ...model.importer.onnx_model import load_onnx
-from ...tuning.options import BF16, FLOAT32, FP16
+from ...tuning.options import BF16, FLOAT32, FP16, TF32
 from ..contender import Unavailable
 
 Array = NDArray[Any]
@@ -61,7 +61,7 @@ class EagerModel:
     def _prepare(self, torch: Any, module: Any, tensors: list[Any]) -> None:
         """Makes of a module and its inputs what is timed."""
         precision = str(self.settings["precision"])
-        if precision != FLOAT32:
+        if precision not in (FLOAT32, TF32):
             low = {BF16: torch.bfloat16, FP16: torch.float16}[precision]
             module = module.to(low)
             tensors = [tensor.to(low) if tensor.is_floating_point() else tensor for tensor in tensors]

@@ -2,13 +2,14 @@
 
     float32        A[i, k]                       B[k, j]
     bfloat16       float32(A[i, k])              float32(B[k, j])
+    TF32           tf32(A[i, k])                 tf32(B[k, j])
     bytes          int32(A[i, k])                int32(B[k, j])
     quantised      int32(A[i, k]) - 3            int32(B[k, j])
     weight-only    A[i, k]                       float32(int32(B[k, j]) - zero[group, j]) * scale[group, j]
 
 A quantised tensor stands for `scale * (element - zero point)`. Products of quantised factors are exact in 32 bits. The
 codes of weight-only quantisation are decoded before they are multiplied; several may share a byte, of which shifts and
-masks take one.
+masks take one. `tf32` keeps 10 bits of the mantissa of a float32, as NVIDIA's tensor cores do (TF32).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 
 from ..dtypes import is_integer
-from ..expressions import Expr, loads_in
+from ..expressions import Expr, is_tf32, loads_in
 from ..kept import kept
 from ..stages import Stage
 
@@ -36,12 +37,14 @@ class Factor:
         widened: Whether it is converted to another type before it is multiplied.
         zero_point: What is subtracted from it, after the conversion.
         decoders: The loads that decode it: of zero points and of a scale. Empty if it is not decoded.
+        rounded: Whether it is rounded to TF32.
     """
 
     load: Any
     widened: bool
     zero_point: int = 0
     decoders: tuple[Any, ...] = ()
+    rounded: bool = False
 
     @property
     def dtype(self) -> str:
@@ -61,6 +64,8 @@ def factor_of(node: Expr) -> Factor | None:
     """An expression as a factor; None if it is no load that is widened, less a constant, or decoded."""
     if isinstance(node, prim.Mul):
         return _decoded(node)
+    if is_tf32(node):
+        return Factor(node.args[1], False, rounded=True) if isinstance(node.args[1], TensorLoad) else None
     zero_point = 0
     if isinstance(node, prim.Sub | prim.Add) and isinstance(node.b, IntImm):
         zero_point = int(node.b) if isinstance(node, prim.Sub) else -int(node.b)

@@ -1,6 +1,7 @@
-"""A model in bfloat16.
+"""A model in bfloat16, float16 or TF32.
 
-choice.py     which of its layers are in bfloat16
-mixed.py      which of its values are
+choice.py     which of its layers are in this type
+mixed.py      which of its values are in a type of 16 bits
+tf32.py       which of its layers multiply TF32
 reference.py  what it should compute, and how far it is from float32
 """

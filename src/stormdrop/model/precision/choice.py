@@ -3,6 +3,7 @@
     float32    every layer as it is
     bf16       every layer in bfloat16 but the last ones
     fp16       every layer in float16 but the last ones, on NVIDIA's GPUs: finer than bfloat16, up to 65,504 only
+    tf32       layers in TF32 on tensor cores of NVIDIA's GPUs, whose tensors stay in float32: the digits of float16
     auto       the most expensive layers in bfloat16, as many as the error allows
 
 The error of a choice of layers is found out before anything is compiled: NumPy computes the model as rounded as it
@@ -27,13 +28,14 @@ from ...machine.cpu import Cpu
 from ...machine.gpu import Gpu
 from ...report.formatting import precision_in_words
 from ...sketches.knowledge import multiplies_bfloat16
-from ...tuning.options import AUTO, BF16, FLOAT32, FP16, TuneOptions
+from ...tuning.options import AUTO, BF16, FLOAT32, FP16, TF32, TuneOptions
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
 from ..graph.tasks import Task
 from ..verification.verify import Reference
 from .mixed import MixedPrecision, in_mixed_precision
 from .reference import Accuracy, accuracy_of, expected_error, mixed_reference
+from .tf32 import with_tf32
 
 _logger = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ class PrecisionChoice:
         options: How it is tuned.
         original: The model in float32.
         layers: The names of the tasks of its layers, at all of its sizes.
-        low: Those of the layers that are in 16 bits.
+        low: Those of the layers that are in 16 bits or TF32.
         computed: The names of the layers of the user's model that each of these tasks computes.
     """
 
@@ -95,7 +97,7 @@ class PrecisionChoice:
 
 @dataclass(frozen=True)
 class PrecisionReport:
-    """Which layers of a model are in bfloat16 or float16, and what that costs.
+    """Which layers of a model are in bfloat16, float16 or TF32, and what that costs.
 
     Attributes:
         precision: What was asked for.
@@ -145,20 +147,24 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
 
     Raises:
         InputError: The machine has no kernels for this precision.
-        ModelError: The model cannot be verified in 16 bits: NumPy does not know one of its functions, it leaves the
-            range of float16, or onnxruntime runs a part of it, which may jump with the last bits of what it reads.
+        ModelError: The model cannot be verified in this precision: NumPy does not know one of its functions, it leaves
+            the range of float16, or onnxruntime runs a part of it, which may jump with the last bits of what it reads.
     """
     if options.precision == FLOAT32:
         return PrecisionChoice(graph, references, options, graph)
     if graph.foreign.reports:
         operators = sorted({name for part in graph.foreign.reports for name in part.operators})
         raise ModelError(
-            f"{graph.name}: onnxruntime runs {', '.join(operators)}: such a model cannot be verified in 16 bits; "
-            f"leave out --precision (precision= in Python)"
+            f"{graph.name}: onnxruntime runs {', '.join(operators)}: such a model cannot be verified in fewer bits; "
+            "leave out --precision (precision= in Python)"
         )
     _check(options.precision, machine)
     dtype = _dtype_of(options.precision)
-    chosen = in_mixed_precision(graph, dtype=dtype)
+    if options.precision == TF32:
+        assert isinstance(machine, Gpu)
+        chosen = with_tf32(graph, machine)
+    else:
+        chosen = in_mixed_precision(graph, dtype=dtype)
     if options.precision == AUTO:
         chosen = _most_expensive(graph, references[0], chosen, _allowed(options))
     if options.precision == FP16 and chosen.low and not math.isfinite(expected_error(chosen.graph, references[0])):
@@ -177,18 +183,23 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
 
 
 def _dtype_of(precision: str) -> str:
-    """The type of 16 bits that a precision stands for."""
-    return FLOAT16 if precision == FP16 else BFLOAT16
+    """The type of factors that a precision stands for."""
+    return {FP16: FLOAT16, TF32: TF32}.get(precision, BFLOAT16)
 
 
 def _check(precision: str, machine: Machine) -> None:
     """Refuses a precision for which a machine has no kernels, and warns if they multiply no faster than in float32."""
+    tensor_cores = isinstance(machine, Gpu) and machine.asynchronous_copies
+    if precision == TF32:
+        if not tensor_cores:
+            raise InputError(f"precision {TF32} is for NVIDIA's GPUs since sm_80, not {machine.name}; take {FLOAT32}")
+        return
     if precision == FP16:
         if machine.device != CUDA:
             raise InputError(f"precision {FP16} is for NVIDIA's GPUs (--target cuda), not {machine.name}; take {BF16}")
         return
     if not isinstance(machine, Cpu):
-        if not (isinstance(machine, Gpu) and machine.asynchronous_copies):
+        if not tensor_cores:
             _logger.warning(
                 "kernels for %s multiply bfloat16 no faster than float32: they move half of the bytes", machine.name
             )

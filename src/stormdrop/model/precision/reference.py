@@ -30,6 +30,7 @@ from ..verification.kernels import errors_by_name
 from ..verification.rounding import OF_SPREAD, Rounded, draws
 from ..verification.tensors import LastReads
 from ..verification.verify import Reference
+from .tf32 import multiplies_tf32
 
 _ROWS = 32  # inputs on which the model is compared with that in float32
 
@@ -54,7 +55,7 @@ def mixed_reference(graph: Graph, original: Reference, dtype: str = BFLOAT16) ->
     Args:
         graph: The mixed-precision model, at one size.
         original: What the model in float32 should compute at this size.
-        dtype: The type of 16 bits in it.
+        dtype: The type of 16 bits in it, or "tf32".
 
     Raises:
         ModelError: The model cannot be verified: NumPy does not know one of its functions, or its outputs hold NaN or
@@ -77,7 +78,7 @@ def mixed_reference(graph: Graph, original: Reference, dtype: str = BFLOAT16) ->
     low = {
         task.described
         for task in graph.tasks
-        if any(str(parameter.dtype) == dtype for parameter in task.function.params)
+        if any(str(parameter.dtype) == dtype for parameter in task.function.params) or multiplies_tf32(task)
     }
 
     def kernels(model: CompiledModel, feeds: Feeds) -> dict[str, float]:
@@ -121,7 +122,7 @@ def exact_model(graph: Graph) -> ExactModel:
     try:
         return ExactModel(graph)
     except UnsupportedFunction as error:
-        raise ModelError(f"{graph.name}: cannot be verified in 16 bits: {error}; tune it in float32") from error
+        raise ModelError(f"{graph.name}: cannot be verified in this precision: {error}; tune it in float32") from error
 
 
 def expected_error(graph: Graph, original: Reference) -> float:

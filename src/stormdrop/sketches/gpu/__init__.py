@@ -1,7 +1,7 @@
 """Sketches for NVIDIA GPUs, and what a tiling asks of a device before it is compiled.
 
 contraction.py  a sum of products in blocks, threads and registers
-mma.py          products in half precision on tensor cores since sm_80, convolutions too
+mma.py          products in half precision or TF32 on tensor cores since sm_80, convolutions too
 tensor_core.py  products of matrices on those before
 half_matmul.py  a function as such a product of matrices
 winograd.py     convolutions with fewer products, in three kernels
@@ -15,4 +15,5 @@ tiling.py       the resources that a tiled contraction uses
 times/          the time that it is expected to take, and that of the other sketches
 features.py     the features of Ansor-AF, from these resources
 intrinsics.py   TVM's tensor intrinsics, loaded fast
+tf32.py         tensor intrinsics for TF32, of which TVM has none
 """

@@ -1,4 +1,4 @@
-"""A function as a product of matrices for tensor cores: factors of 16 bits, sums of float32, in whole fragments."""
+"""A function as a product of matrices for tensor cores: factors of 16 bits or TF32, float32 sums, whole fragments."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
@@ -14,9 +15,9 @@ from tvm.s_tir import Schedule
 from tvm.sym import Analyzer
 
 from ...errors import UnsupportedFunction
-from ...ir.contractions.contraction import multiplied_loads
-from ...ir.dtypes import BFLOAT16, FLOAT16
-from ...ir.expressions import rewrite_loads, substitute, variables
+from ...ir.contractions.factors import factors_of
+from ...ir.dtypes import BFLOAT16, FLOAT16, TF32
+from ...ir.expressions import rewrite_loads, substitute, tf32, variables
 from ...ir.kept import kept
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...ir.workload import Workload
@@ -31,13 +32,13 @@ MOST_FRAGMENTS = 16
 """The most fragments that a warp accumulates, each in 8 registers of a thread."""
 
 _OTHER_REGISTERS = 40  # of a thread, besides those of sums and operands: what `ptxas` took for some kernels, and more
-_VECTOR = 8  # elements of 16 bytes
+_VECTOR = 16  # bytes that a thread copies at a time
 _TILES = 8, 8, 4  # fragments of a block along rows and columns, and of a step, which are enough
 
 
 @dataclass(frozen=True, eq=False)
 class HalfMatmul:
-    """A product of matrices of float16 or bfloat16, summed up in float32, in whole fragments.
+    """A product of matrices of float16, bfloat16 or TF32, summed up in float32, in whole fragments.
 
     Attributes:
         fused: The function. The axes of its contraction are those of batches, the rows, the columns and the depth.
@@ -46,7 +47,7 @@ class HalfMatmul:
         columns: That of the last one.
         depth: That of the sum.
         transposed: Whether the second operand is read as [column, depth].
-        dtype: The type of both operands.
+        dtype: The type of both operands; "tf32" for float32 whose products are in TF32.
         vectors: The elements of each operand that are contiguous and aligned in every row, up to 16 bytes.
         written: The elements of the output that are so, up to two.
         direct: Whether the operands are inputs of the function, as they are.
@@ -63,21 +64,27 @@ class HalfMatmul:
     written: int
     direct: bool
 
+    @property
+    def element_bytes(self) -> int:
+        """The bytes of an element of the operands."""
+        return 4 if self.dtype == TF32 else 2
+
 
 @kept
 def find_matmul(workload: Workload) -> HalfMatmul:
     """The matmul that a function is, or that its convolution is if a row is a pixel and the depth is a window.
 
     Raises:
-        UnsupportedFunction: It is no matmul in half precision.
+        UnsupportedFunction: It is no matmul in half precision or TF32.
     """
     fused = find_fused_contraction(workload)
     stage = fused.stage
-    loads = multiplied_loads(stage)
-    assert loads is not None
-    dtypes = {str(load.source.dtype) for load in loads}
-    if dtypes not in ({FLOAT16}, {BFLOAT16}) or str(stage.buffer.dtype) != "float32":
-        raise UnsupportedFunction("no product of float16 or bfloat16 with float32 sums")
+    factors = factors_of(stage)
+    assert factors is not None
+    loads = [factor.load for factor in factors]
+    dtypes = {TF32 if factor.rounded else factor.dtype for factor in factors}
+    if dtypes not in ({FLOAT16}, {BFLOAT16}, {TF32}) or str(stage.buffer.dtype) != "float32":
+        raise UnsupportedFunction("no product of float16, bfloat16 or TF32 with float32 sums")
     if tuple(stage.indices) != tuple(axis.var for axis in stage.spatial):
         raise UnsupportedFunction("the sums are laid out otherwise")
     parts = _Parts.of(stage, *loads)
@@ -176,7 +183,7 @@ def _over_fragments(
         axes=(*batch, *axes),
         buffer=sums,
         indices=tuple(axis.var for axis in (*batch, *axes[:2])),
-        value=prim.Mul(*(prim.Cast("float32", load) for load in loads)),
+        value=prim.Mul(*(tf32(load) if dtype == "float32" else prim.Cast("float32", load) for load in loads)),
     )
     epilogue = _over_rows(fused.epilogue or _copied(stage), stage, parts, sums, extents)
     graph = StageGraph(graph.parameters, (*producers, product, epilogue))
@@ -239,7 +246,8 @@ def _contiguous(load: Any, axis: Axis, producers: Sequence[Stage]) -> int:
     begin = Analyzer().simplify(load.indices[-1] - axis.var)
     if not isinstance(begin, IntImm):
         return 1
-    width = math.gcd(axis.extent, shape_of(load.source)[-1], int(begin), _VECTOR)
+    widest = _VECTOR // np.dtype(str(load.source.dtype)).itemsize
+    width = math.gcd(axis.extent, shape_of(load.source)[-1], int(begin), widest)
     for writer in (stage for stage in producers if stage.buffer.same_as(load.source)):
         for read in writer.loads():
             if any(writer.axes[-1].var in variables(index) for index in read.indices):
@@ -295,14 +303,15 @@ class WarpLoops:
     product: Any
 
 
-def thread_registers(rows: Sequence[Any], columns: Sequence[Any]) -> Any:
+def thread_registers(rows: Sequence[Any], columns: Sequence[Any], element_bytes: int = 2) -> Any:
     """An estimate of the registers of a thread.
 
     Args:
         rows: The factors of rows: blocks, warps of a block, fragments of a warp, each an integer or shape (n,).
         columns: The same of columns.
+        element_bytes: The bytes of an element of the operands.
     """
-    return 8 * rows[2] * columns[2] + 4 * (rows[2] + columns[2]) + _OTHER_REGISTERS
+    return 8 * rows[2] * columns[2] + 2 * element_bytes * (rows[2] + columns[2]) + _OTHER_REGISTERS
 
 
 def tile_in_warps(schedule: Schedule, block: Any, config: Mapping[str, Any]) -> WarpLoops:

@@ -18,7 +18,8 @@ import tvm.script
 from tvm.s_tir import TensorIntrin
 from tvm.tirx import PrimFunc
 
-from ...ir.dtypes import FLOAT16
+from ...ir.dtypes import FLOAT16, TF32
+from .tf32 import tf32_intrinsics
 
 _LOCK = threading.Lock()
 
@@ -42,12 +43,14 @@ def mma_intrinsics(shared: str, dtype: str, transposed: bool) -> dict[str, str]:
 
     Args:
         shared: The scope of shared memory that the operands are in.
-        dtype: The type of the operands, "float16" or "bfloat16".
+        dtype: The type of the operands, "float16" or "bfloat16", or "tf32".
         transposed: Whether the second operand is read as [column, depth].
     """
     names = dict(cuda_intrinsics().get_mma_intrin_group(shared, "global", FLOAT16, "float32", False, transposed))
     if dtype == FLOAT16:
         return names
+    if dtype == TF32:
+        return names | tf32_intrinsics(shared, transposed)
     for use in ("load_a", "load_b", "compute"):
         name = names[use]
         names[use] = f"stormdrop_bfloat16_{name}"

@@ -1,4 +1,4 @@
-"""The sketch `gpu_mma`: products of 16-bit floats on tensor cores since sm_80, fed by copies that run beside them.
+"""The sketch `gpu_mma`: products of 16-bit floats or TF32 on tensor cores since sm_80, fed by copies beside them.
 
     for blocks of rows and columns:                                         blockIdx.x
         for warps:                                                          threadIdx.y
@@ -12,7 +12,8 @@
             output = epilogue(sums), from registers, two elements at a time
 
 `stages` parts are on their way or in use at a time. Rows in shared memory are followed by 16 unused bytes, so that the
-eight rows that `ldmatrix` reads at once are in different banks. Operands are float16 or bfloat16, sums are float32.
+eight rows that `ldmatrix` reads at once are in different banks. Operands are float16 or bfloat16, sums are float32. In
+TF32, operands are float32, and the lanes of a warp load a [depth, column] one by one (see `tf32`).
 Other axes, such as that of a batch, are blocks. Rows, columns and depth that are no multiples of 16 are filled up with
 zeros in shared memory. If rows of an operand are no multiples of 16 bytes, copies are smaller. A convolution is such a
 product, too: `half_matmul` says how.
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -36,6 +37,7 @@ from tvm.tirx import PrimFunc
 from tvm.tirx.function import IndexMap
 
 from ...errors import UnsupportedFunction
+from ...ir.dtypes import TF32
 from ...ir.kept import kept
 from ...ir.workload import Workload
 from ...machine.gpu import Gpu
@@ -54,16 +56,20 @@ from .half_matmul import (
     tile_in_warps,
 )
 from .intrinsics import mma_intrinsics
+from .tf32 import lane_and_position, pairs_by_lanes
 from .tiling import shared_bytes
 from .times.fragments import FragmentTilings, expected_seconds
 
-_PADDING = 8  # elements after each row in shared memory
+_PADDING = 16  # bytes after each row in shared memory that `ldmatrix` reads
+_PADDING_OF_WORDS = 32  # bytes after each row whose words lanes load one by one
 _STAGES = (1, 2, 3, 4)
-_HALF = 2  # bytes
 _SHARED = "shared.dyn"
 
 Tiles = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]
 """Factors of rows and columns (blocks, warps, fragments of a warp) and of steps (steps, fragments of a step)."""
+
+Layout = Callable[[Any, Any], Sequence[Any]]
+"""The lane of an element of a fragment, and its position in the lane's registers, by its row and column."""
 
 
 class GpuMma:
@@ -83,10 +89,10 @@ class GpuMma:
         """The seconds that `times/fragments.py` expects of n configurations, shape (n,)."""
         matmul = find_matmul(workload)
         rows, columns, steps = (np.asarray(knobs[name]).T for name in ("rows", "columns", "steps"))
-        registers, stages = thread_registers(rows, columns), knobs["stages"]
+        registers, stages = thread_registers(rows, columns, matmul.element_bytes), knobs["stages"]
         shared = _shared_bytes(matmul, (rows, columns, steps), stages)
         sizes = (matmul.batches, rows, columns, steps, stages, registers, shared)
-        tilings = FragmentTilings(*sizes, fetch=matmul.vectors, conflicts=1)
+        tilings = FragmentTilings(*sizes, matmul.vectors, conflicts=1, element_bytes=matmul.element_bytes)
         return expected_seconds(tilings, target, workload.bytes)
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
@@ -110,7 +116,7 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
         staged = schedule.cache_read(block, position, scope, [block])  # what follows may read it as well
         schedule.compute_at(staged, loops.steps)
         share_among_threads(schedule, staged, 3, config["rows"][1] * config["columns"][1], matmul.vectors[position])
-        schedule.storage_align(staged, 0, -2, SIDE, _PADDING)
+        schedule.storage_align(staged, 0, -2, SIDE, _paddings(matmul)[position])
         loaded.append(schedule.cache_read(block, position, "warp" if tensorized else "local"))
         schedule.compute_at(loaded[-1], loops.fragments)
     for stage in matmul.fused.producers:
@@ -122,10 +128,11 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
         schedule.annotate(loops.steps, "software_pipeline_async_stages", [0])
     if tensorized:
         names = mma_intrinsics(_SHARED, matmul.dtype, matmul.transposed)
-        for load, kind in zip(loaded, ("load_a", "load_b"), strict=True):
+        for position, load in enumerate(loaded):
             loop = split_into_fragments(schedule, load)
-            schedule.transform_layout(load, ("write", 0), _by_lanes(schedule, load))
-            schedule.tensorize(loop, names[kind])
+            layout = _words_by_lanes(matmul, position) if matmul.dtype == TF32 else pairs_by_lanes
+            schedule.transform_layout(load, ("write", 0), _by_lanes(schedule, load, layout))
+            schedule.tensorize(loop, names[("load_a", "load_b")[position]])
         schedule.tensorize(loops.product, names["compute"])
         schedule.tensorize(schedule.get_loops(initial)[-2], names["init"])
     return schedule.mod["main"]
@@ -151,19 +158,30 @@ def _write_by_lanes(schedule: Schedule, output: Any, vector: int) -> None:
         schedule.vectorize(j3)
 
 
-def _by_lanes(schedule: Schedule, block: Any) -> IndexMap:
-    """Where the elements of fragments are: the fragment, the lane of the warp, and the position in its registers.
-
-    Lane l has rows l / 4 and l / 4 + 8 of a fragment, and of its columns two neighbours in each half.
-    """
+def _by_lanes(schedule: Schedule, block: Any, layout: Layout = pairs_by_lanes) -> IndexMap:
+    """Where the elements of fragments are: the fragment, the lane of the warp, and the position in its registers."""
     (written,) = schedule.get(block).writes
 
     def position(*index: Any) -> list[Any]:
         *batch, i, j = index
-        lane = i % 8 * 4 + j % 8 // 2
-        return [*batch, i // SIDE, j // SIDE, lane, j // 8 % 2 * 4 + i // 8 % 2 * 2 + j % 2]
+        return [*batch, i // SIDE, j // SIDE, *layout(i % SIDE, j % SIDE)]
 
     return IndexMap.from_func(position, ndim=len(written.region), index_dtype="int32")
+
+
+def _words_by_lanes(matmul: HalfMatmul, position: int) -> Layout:
+    """The layout of an operand of TF32, as [row, depth], [column, depth] or [depth, column]."""
+    second = position == 1
+    if second and not matmul.transposed:
+        return lambda depth, column: lane_and_position(column, depth, second)
+    return lambda outer, depth: lane_and_position(outer, depth, second)
+
+
+def _paddings(matmul: HalfMatmul) -> tuple[int, int]:
+    """The unused elements after each row of the operands in shared memory."""
+    words = matmul.dtype == TF32 and not matmul.transposed
+    first, second = _PADDING, _PADDING_OF_WORDS if words else _PADDING
+    return first // matmul.element_bytes, second // matmul.element_bytes
 
 
 @kept
@@ -185,7 +203,7 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     constraints = [
         Constraint(
             ("rows", "columns"),
-            lambda rows, columns: _fits_registers(rows, columns, target),
+            lambda rows, columns: _fits_registers(matmul, rows, columns, target),
             f"{MOST_WARPS} warps, {MOST_FRAGMENTS} fragments of a warp, and their registers",
         ),
         Constraint(
@@ -225,13 +243,14 @@ def _candidates(matmul: HalfMatmul) -> Iterator[dict[str, Any]]:
         yield from ({**tiles, "stages": stages} for stages in _STAGES)
 
 
-def _fits_registers(rows: Sequence[int], columns: Sequence[int], target: Gpu) -> bool:
-    warps = min(MOST_WARPS, target.warps_by_registers(thread_registers(rows, columns)))
+def _fits_registers(matmul: HalfMatmul, rows: Sequence[int], columns: Sequence[int], target: Gpu) -> bool:
+    warps = min(MOST_WARPS, target.warps_by_registers(thread_registers(rows, columns, matmul.element_bytes)))
     return rows[1] * columns[1] <= warps and rows[2] * columns[2] <= MOST_FRAGMENTS
 
 
 def _shared_bytes(matmul: HalfMatmul, tiles: Tiles, stages: Any) -> Any:
     """Bytes of shared memory of a block."""
     height, width, depth = (SIDE * math.prod(tile[1:]) for tile in tiles)
-    second = width * (depth + _PADDING) if matmul.transposed else depth * (width + _PADDING)
-    return shared_bytes(stages * _HALF * elements for elements in (height * (depth + _PADDING), second))
+    first, second = _paddings(matmul)
+    parts = height * (depth + first), width * (depth + second) if matmul.transposed else depth * (width + second)
+    return shared_bytes(stages * matmul.element_bytes * elements for elements in parts)

@@ -26,8 +26,7 @@ from .waves import CHOSEN, SCHEDULERS, Array, overlapped, seconds_in_waves
 
 _SIDE = 16
 _HALF = 2  # bytes
-_FRAGMENT = _SIDE * _SIDE * _HALF  # bytes
-_INSTRUCTIONS = 2  # of a product of fragments
+_INSTRUCTIONS = 2  # of a product of fragments of 16-bit elements
 _DEPENDENT = 33  # cycles until a product of fragments can be added to
 _LINE = BANKS * WORD  # bytes that shared memory moves in a cycle
 _BARRIER = 50.0  # cycles
@@ -36,7 +35,7 @@ _CACHE_BYTES = 64.0  # from the second cache in a cycle, in pieces of 16 bytes
 
 @dataclass(frozen=True)
 class FragmentTilings:
-    """n tilings of products of matrices of 16-bit elements, in fragments.
+    """n tilings of products of matrices, in fragments.
 
     Attributes:
         batches: The products.
@@ -48,6 +47,7 @@ class FragmentTilings:
         shared: Bytes of shared memory of a block, shape (n,).
         fetch: For each operand the elements that a thread fetches at a time, each an integer or shape (n,).
         conflicts: How often a load of a fragment from shared memory is repeated, an integer or shape (n,).
+        element_bytes: The bytes of an element of the operands. Products of TF32, in 4 bytes, take twice as long.
     """
 
     batches: int
@@ -59,6 +59,7 @@ class FragmentTilings:
     shared: Array
     fetch: Sequence[Any]
     conflicts: Any
+    element_bytes: int = _HALF
 
 
 def expected_seconds(tilings: FragmentTilings, device: Gpu, moved: float) -> NDArray[np.float64]:
@@ -80,13 +81,15 @@ def expected_seconds(tilings: FragmentTilings, device: Gpu, moved: float) -> NDA
     staged, threads = sum(sides), warps * WARP
     fetches = sum(np.ceil(side * _SIDE**2 / threads / width) for side, width in zip(sides, tilings.fetch, strict=True))
 
-    rate = tensor_rate(device.name, device.arch)
+    words = tilings.element_bytes / _HALF
+    fragment = _SIDE * _SIDE * tilings.element_bytes
+    rate = tensor_rate(device.name, device.arch) / words
     product = 2 * _SIDE**3 / rate  # cycles, if all four tensor cores multiply
     multiply = warps * fragments * depth * product
     loaded = warps * depth * (row_fragments + column_fragments) * tilings.conflicts
-    shared = (loaded + staged) * _FRAGMENT / _LINE
-    issue = warps * (depth * fragments * _INSTRUCTIONS + CHOSEN.fetch * fetches) / SCHEDULERS
-    cache = staged * _FRAGMENT / _CACHE_BYTES
+    shared = (loaded + staged) * fragment / _LINE
+    issue = warps * (depth * fragments * _INSTRUCTIONS * words + CHOSEN.fetch * fetches) / SCHEDULERS
+    cache = staged * fragment / _CACHE_BYTES
     busy = overlapped(CHOSEN, np.maximum(multiply, issue), shared, cache)
 
     turns = depth * np.maximum(SCHEDULERS * fragments * product, _DEPENDENT)
