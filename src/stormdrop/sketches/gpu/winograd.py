@@ -87,19 +87,15 @@ class GpuWinograd:
 
     def features(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The seven of `analytic_features` of the products, shape (n, 7), of n configurations."""
-        axes = _Kernels(_convolution(workload, self.m), self.m).axes
-        names = [name for name, _ in (*axes.spatial, *axes.reductions)]
-        factors = {name: np.array([tuple(tile) for tile in knobs[name]], dtype=np.int64) for name in names}
-        return analytic_features(Tilings(axes, factors), target)
+        return analytic_features(_Kernels(_convolution(workload, self.m), self.m).tilings(knobs), target)
 
-    def expected_seconds(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> float:
-        """The seconds that the model of time expects: of the products, and of both transforms at the bandwidth."""
+    def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The expected seconds of n configurations: of the products, and of both transforms at the bandwidth."""
         kernels = _Kernels(_convolution(workload, self.m), self.m)
-        axes = kernels.axes
-        tiling = Tilings(axes, {name: np.array([config[name]]) for name, _ in (*axes.spatial, *axes.reductions)})
-        products = expected_seconds(tiling, target, (config["fetch0"], config["fetch1"]), config["unroll"])
+        fetch = knobs["fetch0"], knobs["fetch1"]
+        products = expected_seconds(kernels.tilings(knobs), target, fetch, knobs["unroll"])
         moved = 4 * (kernels.grown + 1) * sum(math.prod(shape_of(buffer)[1:]) for buffer in (kernels.v, kernels.m))
-        return float(products[0]) + 2 * LAUNCH + moved / target.bandwidth
+        return products + 2 * LAUNCH + moved / target.bandwidth
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
@@ -182,6 +178,11 @@ class _Kernels:
         operands = Operand(((p,), (t,), (c,)), shape_of(self.v)), Operand(((p,), (c,), (o,)), shape_of(self.u))
         spatial = ("space0", positions), ("space1", tiles), ("space2", columns)
         return ContractionAxes(spatial, (("reduce0", channels),), operands)
+
+    def tilings(self, knobs: Mapping[str, NDArray[Any]]) -> Tilings:
+        """The tilings of the products of n configurations."""
+        names = [name for name, _ in (*self.axes.spatial, *self.axes.reductions)]
+        return Tilings(self.axes, {name: np.array([tuple(tile) for tile in knobs[name]], np.int64) for name in names})
 
     def variant(self, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
