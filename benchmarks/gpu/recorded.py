@@ -45,6 +45,7 @@ from stormdrop import operators
 from stormdrop.cli.output import table
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS
+from stormdrop.machine.threads import thread_count
 from stormdrop.sketches.gpu.contraction import GpuContraction
 from stormdrop.sketches.gpu.features import analytic_features
 from stormdrop.sketches.gpu.tiling import ContractionAxes, Operand, Tilings
@@ -107,7 +108,7 @@ class Ground:
             for axis, tiles in zip(axes, self.factors.values(), strict=True):
                 config[axis] = tuple(map(int, tiles[index]))
             functions.append(sketch.apply(self.workload, device, config).main)
-        return extractor(self.workload, device)(functions)
+        return extractor(self.workload, device, thread_count())(functions)
 
 
 def main() -> None:

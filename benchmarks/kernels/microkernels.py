@@ -81,9 +81,18 @@ def complete(
 
     def one(search: SearchSpec) -> dict[str, Any]:
         what = f"{name}: {search.label}, {options.trials} trials, seed {options.seed}, {target.machine}"
-        how = {"target": target, "search": search.name, "options": search.options}
-        budget = {"trials": options.trials, "seed": options.seed, "fresh": options.fresh}
-        return described_tuning(tuned(slice_, what, workload, **how, **budget))
+        tuning = tuned(
+            slice_,
+            what,
+            workload,
+            fresh=options.fresh,
+            target=target,
+            search=search.name,
+            options=search.options,
+            trials=options.trials,
+            seed=options.seed,
+        )
+        return described_tuning(tuning)
 
     done = [campaign.once({**key, "search": search.label}, partial(one, search)) for search in searches]
 

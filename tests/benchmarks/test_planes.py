@@ -16,12 +16,13 @@ from stormdrop.bench.peers.ours import OperatorOnDevice
 from stormdrop.codegen.cuda import launches
 from stormdrop.codegen.serial_loops import with_serial_loops
 from stormdrop.ir.workload import Workload
+from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.contract import Variant
 from stormdrop.testing.sketches import check_sketch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 PRODUCT = sd.operators.matmul(20, 24, 18)
-A100 = sd.parse_machine("cuda/a100")
+A100 = GPUS["a100"]
 IMAGE = sd.operators.conv2d(1, 12, 14, 1, 1, 3, 3)
 
 

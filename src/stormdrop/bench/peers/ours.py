@@ -92,10 +92,11 @@ class OperatorOnDevice:
         from ...codegen.compile import build_module
         from ...measure.worker.devices import device_here
 
+        compiled_for = target.tvm()  # makes CUDA number GPUs as the driver does, before one is used
         self._device = device_here(target)
         self._outputs, self._views = self._device.outputs([(spec.shape, spec.dtype) for spec in workload.outputs])
         tensors = [self._device.tensor(np.ascontiguousarray(array)) for array in variant.arguments(inputs)]
-        kernel = self._device.load(build_module(variant.main, target.tvm()))
+        kernel = self._device.load(build_module(variant.main, compiled_for))
         self._call = self._device.call(kernel, [[*tensors, *self._outputs]])
         self.versions = {"tvm": tvm.__version__}
         self.settings: Mapping[str, Any] = {"device": target.machine, "timed by": "the device, without copies"}
