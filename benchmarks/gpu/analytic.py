@@ -94,7 +94,7 @@ class Run:
 
 def main() -> None:
     options = _options()
-    workload, device, sketch = SHAPES[options.shape].workload(), GPUS[options.device], GpuContraction()
+    workload, device, sketch = SHAPES[options.shape].workload(), GPUS[options.device], GpuContraction(listing_1=True)
     space = sketch.space(workload, device)
     assert space is not None
     contraction = find_fused_contraction(workload).axes

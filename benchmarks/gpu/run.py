@@ -4,7 +4,8 @@
            [--show] [--fresh]
 
 Every shape is tuned from nothing, `--runs` times with different seeds. The searches are as the paper prints them
-(`preset=paper`, populations of 2,048), and convolutions are plain, as in Table 1:
+(`preset=paper`, populations of 2,048; the space has the knobs of Listing 1 only), and convolutions are plain, as in
+Table 1:
 
     Ansor          `evolutionary` with the 164 features of a statement
     Ansor-AF       `evolutionary` with the seven analytical features
@@ -52,7 +53,6 @@ from _contenders import scheduled
 from _shapes import SHAPES, Shape
 from _slices import Slice, SliceOver, add_target, kept_in, target_here, tuned
 from gpu._table_1_figures import show
-from tvm.tirx import PrimFunc
 
 from stormdrop.bench.peers.torch_cuda import captured, event_seconds
 from stormdrop.codegen.compile import build_module
@@ -61,6 +61,8 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.contract import CUDA, Machine
 from stormdrop.machine.gpu import Gpu, require_gpu
 from stormdrop.measure.worker.devices import device_here
+from stormdrop.sketches.contract import Variant
+from stormdrop.sketches.gpu.contraction import GpuContraction
 from stormdrop.sketches.meta_schedule import replay, tunable
 
 TABLE_1 = [name for name in SHAPES if name[0] in "MYR" and name[1:].isdigit()]
@@ -160,7 +162,7 @@ def measure(
         SliceOver: It is over, and not all is done.
     """
     workload = plain(SHAPES[name])
-    functions: dict[str, PrimFunc] = {}
+    variants: dict[str, Variant] = {}
     efforts: dict[str, dict[str, Any]] = {}
     for kind, arm in arms(options, target.device).items():
         for run in range(options.runs):
@@ -168,10 +170,10 @@ def measure(
             entry = campaign.once({"shape": name, "arm": kind, "run": run}, work)
             efforts[f"{kind} #{run}"] = entry["effort"]
             if entry["schedule"] is not None:
-                functions[f"{kind} #{run}"] = rebuilt(workload, target, arm, entry["schedule"])
+                variants[f"{kind} #{run}"] = rebuilt(workload, target, arm, entry["schedule"])
     slice_.check()
     try:
-        return {"efforts": efforts, "times": race(workload, functions, target)}
+        return {"efforts": efforts, "times": race(workload, variants, target)}
     except Exception as error:  # noqa: BLE001  whatever TVM raises: hours of tunings must not be lost
         print(f"{name}: the race failed: {error}", file=sys.stderr, flush=True)
         return {"efforts": efforts, "times": {}, "failed": one_line(error)}
@@ -208,6 +210,7 @@ def _of_ours(
         search=arm.search,
         options=arm.options,
         features=arm.features,
+        sketches=None if arm.search == "storm" else [GpuContraction(listing_1=True)],
         trials=arm.trials or None,
         seed=seed,
         transfer=False,
@@ -233,10 +236,10 @@ def _of_meta_schedule(workload: Workload, arm: Arm, seed: int, target: Machine) 
     return function.trace, {"seconds": result.seconds, "trials": result.measured}
 
 
-def rebuilt(workload: Workload, target: Machine, arm: Arm, schedule: Any) -> PrimFunc:
+def rebuilt(workload: Workload, target: Machine, arm: Arm, schedule: Any) -> Variant:
     """The schedule that an entry holds: a trace of MetaSchedule, or the name of a sketch and its configuration."""
     if arm.search is None:
-        return replay(workload, schedule).main
+        return replay(workload, schedule)
     return scheduled(workload, target, **schedule)
 
 
@@ -252,7 +255,7 @@ def plain(shape: Shape) -> Workload:
 
 
 def race(
-    workload: Workload, functions: Mapping[str, PrimFunc], target: Machine, half: bool = False
+    workload: Workload, variants: Mapping[str, Variant], target: Machine, half: bool = False
 ) -> dict[str, list[float]]:
     """Times schedules, and on an NVIDIA GPU torch, in turns; returns the seconds per execution by round.
 
@@ -260,10 +263,10 @@ def race(
     """
     device, arrays = device_here(target), workload.random_inputs(0)
     outputs, _ = device.outputs([(spec.shape, spec.dtype) for spec in workload.outputs])
-    arguments = [*map(device.tensor, arrays), *outputs]
     clocks: dict[str, Callable[[int], float]] = {}
-    for name, function in functions.items():
-        kernel = device.load(build_module(function, target.tvm()))
+    for name, variant in variants.items():
+        kernel = device.load(build_module(variant.main, target.tvm()))
+        arguments = [*map(device.tensor, variant.arguments(arrays)), *outputs]
         clocks[name] = partial(device.time_calls, device.call(kernel, [arguments]))
     if target.device == CUDA:
         clocks |= _torch_clocks(workload, arrays, require_gpu(target), half)

@@ -156,7 +156,7 @@ def compile_point(job: tuple[str, str, int]) -> dict[str, Any]:
 
 def _predicted(name: str, device: Gpu, seed: int | None) -> dict[str, Any]:
     """The configuration of a random point, or of the default, and what it is predicted to need."""
-    workload, sketch = SHAPES[name].workload(), GpuContraction()
+    workload, sketch = SHAPES[name].workload(), GpuContraction(listing_1=True)
     space = sketch.space(workload, device)
     assert space is not None
     config = space.config(space.origin if seed is None else space.sample(np.random.default_rng(seed)))
@@ -174,13 +174,13 @@ def _predicted(name: str, device: Gpu, seed: int | None) -> dict[str, Any]:
 
 
 def _function(name: str, device: Gpu, predicted: dict[str, Any]) -> PrimFunc:
-    return GpuContraction().apply(SHAPES[name].workload(), device, predicted["config"]).main
+    return GpuContraction(listing_1=True).apply(SHAPES[name].workload(), device, predicted["config"]).main
 
 
 def valid_share(name: str, device_name: str) -> float:
     """The share of random points of the unconstrained space that keep the constraints."""
     workload, device = SHAPES[name].workload(), GPUS[device_name]
-    space = GpuContraction().space(workload, device)
+    space = GpuContraction(listing_1=True).space(workload, device)
     assert space is not None
     free = Space(space.name, space.knobs)
     rng = np.random.default_rng(0)

@@ -36,6 +36,12 @@ def concatenated() -> onnx.ModelProto:
     return make_model(nodes, weights, {"x": (1, 4, 7, 7)}, {"y": (1, 16, 7, 7)})
 
 
+def with_few_outputs() -> onnx.ModelProto:
+    """A layer with so few outputs that blocks of their own sum up parts of its terms."""
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["g"]), helper.make_node("Relu", ["g"], ["y"])]
+    return make_model(nodes, {"w": (2048, 24), "b": (24,)}, {"x": (3, 2048)}, {"y": (3, 24)})
+
+
 def with_a_part() -> onnx.ModelProto:
     """A kernel, NonZero, which onnxruntime runs, and another kernel."""
     nodes = [

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from models_on_gpus import concatenated, drawn, expected, seeded, with_a_part
+from models_on_gpus import concatenated, drawn, expected, seeded, with_a_part, with_few_outputs
 from tiny_models import attention_model, residual_model
 
 import stormdrop as sd
@@ -33,6 +33,7 @@ from stormdrop.runtime import model as runtime_model
 from stormdrop.runtime.device.contract import Device
 from stormdrop.runtime.device.cuda import CudaDevice
 from stormdrop.runtime.device.opening import CUDA, open_device
+from stormdrop.runtime.folder import DEVICE
 from stormdrop.tuning.options import TuneOptions
 
 pytestmark = [
@@ -96,6 +97,18 @@ def test_it_computes_what_the_model_says(
             for info, right in zip(source.graph.output, expected(source, feeds), strict=True):
                 np.testing.assert_allclose(results[info.name], right, rtol=2e-5, atol=1e-5)
         del model
+
+
+def test_a_step_is_two_launches_if_its_reduction_is_split(driver: CudaDriver, tmp_path: Path) -> None:
+    source, folder = seeded(with_few_outputs()), tmp_path / "model.sd"
+    sd.compile_model(source, target=sd.parse_machine("cuda/a100"), fresh=True, out=folder)
+    (kernel,) = json.loads((folder / DEVICE).read_text())["kernels"].values()
+    (partial_sums,) = kernel["scratch"]
+    assert len(kernel["launches"]) == 2 and partial_sums % (3 * 24 * 4) == 0 and partial_sums > 3 * 24 * 4
+    model = runtime_model.load(folder)
+    for seed in (1, 2):
+        feeds = drawn(model, seed)
+        np.testing.assert_allclose(model.run(feeds)["y"], expected(source, feeds)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_layers_in_float16(driver: CudaDriver, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from models_on_gpus import Array, concatenated, drawn, expected, seeded, with_a_part
+from models_on_gpus import Array, concatenated, drawn, expected, seeded, with_a_part, with_few_outputs
 from onnx import helper
 from tiny_models import attention_model, make_model, residual_model
 
@@ -82,7 +82,7 @@ def test_layers_in_bfloat16_run_without_tvm(
         assert 1e-5 < error < 3e-2, "in bfloat16, and no worse than that"
 
 
-@pytest.mark.parametrize("make", [residual_model, attention_model, concatenated, with_a_part])
+@pytest.mark.parametrize("make", [residual_model, attention_model, concatenated, with_a_part, with_few_outputs])
 def test_it_computes_what_the_model_says(make: Callable[[], onnx.ModelProto], target: Any) -> None:
     source = seeded(make())
     model = sd.compile_model(source, target=target, fresh=True)

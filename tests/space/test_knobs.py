@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormdrop.errors import SpaceError
-from stormdrop.space import Categorical, Knob, Ordinal, Split, Tile
+from stormdrop.space import Categorical, Knob, Ordinal, Space, Split, Tile
+from stormdrop.space.description import knob_from
 from stormdrop.space.knob import Value
 from stormdrop.testing import check_knob
 
@@ -135,3 +136,11 @@ def test_numpy_scalars_become_plain_values() -> None:
     assert json.dumps(knob.describe()) == '{"kind": "ordinal", "name": "o", "values": [1, 2, 4]}'
     assert knob == Ordinal("o", [1, 2, 4])
     assert knob != Categorical("o", [1, 2, 4])
+
+
+def test_a_configuration_may_lack_a_knob_that_came_later() -> None:
+    space = Space("s", [Ordinal("a", [1, 2]), Ordinal("later", [1, 2, 4], absent=1)])
+    assert space.config(space.point({"a": 2})) == {"a": 2, "later": 1}
+    assert knob_from(space.knobs[1].describe()) == space.knobs[1] != Ordinal("later", [1, 2, 4])
+    with pytest.raises(SpaceError, match="no value 3"):
+        Ordinal("later", [1, 2], absent=3)

@@ -295,13 +295,14 @@ def run_defaults(cases: Sequence[str]) -> None:
 
 
 def _defaults(cases: Sequence[str], device: Gpu) -> Iterator[tuple[str, str, Any, Any, Any]]:
-    """The default schedule of each sketch, with inputs and outputs."""
+    """The default schedule of each sketch, with what it takes and the right outputs."""
     for case in cases:
         work = _workload(case)
         inputs = work.random_inputs(0)
         expected = evaluate_graph(work.graph, inputs)
         for sketch, space in sketches_for(work, device):
-            yield case, sketch.name, sketch.apply(work, device, space.config(space.origin)).main, inputs, expected
+            variant = sketch.apply(work, device, space.config(space.origin))
+            yield case, sketch.name, variant.main, variant.arguments(inputs), expected
 
 
 def _on_host(case: str, sanitizers: Sequence[str]) -> dict[str, Any]:
@@ -341,8 +342,8 @@ def tuned_operators(kit: Kit) -> None:
             if kit.host:
                 return {**found, "torch": "there is no GPU for it"}
             device = setting["target"]
-            function = result.best.apply(work, device, result.best.config).main
-            times = table_1.race(work, {"ours": function}, device, half=True)
+            variant = result.best.apply(work, device, result.best.config)
+            times = table_1.race(work, {"ours": variant}, device, half=True)
             return {**found, "times": {name: statistics.median(rounds) for name, rounds in times.items()}}
 
         kit.item(case, measured, kit.scaled(_OPERATOR_SECONDS))

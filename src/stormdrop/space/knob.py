@@ -33,11 +33,14 @@ class Knob(ABC):
         kind: The name of the knob's class in descriptions.
         name: The knob's name, unique in its space.
         sizes: The number of settings of each coordinate.
+        absent: The value in configurations that lack the knob, such as those of a version before it; None if a
+            configuration has to have it.
     """
 
     kind: ClassVar[str]
     name: str
     sizes: tuple[int, ...]
+    absent: Value | None = None
 
     @property
     @abstractmethod

@@ -80,9 +80,12 @@ class Ordinal(_Listed):
     Args:
         name: The knob's name.
         values: Distinct finite numbers or strings, in the order of the steps; at most 1,000,000. True counts as 1.
+        absent: The value in configurations that lack the knob, such as those of a version before it; by default a
+            configuration has to have it.
 
     Raises:
-        SpaceError: The list is empty or too long, or holds a value twice or something that is no number or text.
+        SpaceError: The list is empty or too long, or holds a value twice or something that is no number or text. Or
+            `absent` is none of the values.
 
     Example:
         >>> unroll = Ordinal("unroll", [0, 16, 64, 512])
@@ -93,8 +96,9 @@ class Ordinal(_Listed):
     kind = "ordinal"
     most = 1_000_000
 
-    def __init__(self, name: str, values: Iterable[int | float | str]) -> None:
+    def __init__(self, name: str, values: Iterable[int | float | str], absent: int | float | str | None = None) -> None:
         super().__init__(name, values)
+        self.absent = absent if absent is None else self.value(self.coordinates(absent))
         positive = [value for value in self.values if isinstance(value, (int, float)) and value > 0]
         self._codes = list(map(math.log2, positive) if len(positive) == self.count else map(float, range(self.count)))
 
@@ -108,6 +112,10 @@ class Ordinal(_Listed):
         if not self.contains(coords):
             raise self._reject(coords)
         return (self._codes[coords[0]],)
+
+    def describe(self) -> dict[str, Any]:
+        """The kind and the constructor's arguments."""
+        return super().describe() | ({} if self.absent is None else {"absent": self.absent})
 
 
 _ONE_HOT = 256  # values up to which a categorical knob is encoded one-hot

@@ -139,7 +139,7 @@ class Space:
             yield knob, [tuple(coords) for coords in distinct.tolist()], index
 
     def point(self, config: Mapping[str, Any]) -> Point:
-        """The point of a configuration, given as values by knob name.
+        """The point of a configuration, given as values by knob name. A knob that it lacks may have a value for that.
 
         Raises:
             SpaceError: A knob is missing or unknown, a knob does not have this value, or the point is outside.
@@ -151,9 +151,9 @@ class Space:
                 raise SpaceError(f"space {self.name!r} has no knob {quoted(name)}; {hint(name, self._position)}")
         coords: list[int] = []
         for knob in self.knobs:
-            if knob.name not in config:
+            if knob.name not in config and knob.absent is None:
                 raise SpaceError(f"space {self.name!r}: the configuration lacks knob {knob.name!r}")
-            coords += knob.coordinates(config[knob.name])
+            coords += knob.coordinates(config.get(knob.name, knob.absent))
         point = tuple(coords)
         self._values_inside(point)
         return point

@@ -9,6 +9,7 @@ It is Listing 1 of the AF-DS paper. `tiling` draws the tiles and counts the reso
   vectors. Padding and other producers are computed while fetching.
 - Bias, residual and activation are computed when a thread's outputs leave its registers.
 - The loops inside a thread are unrolled up to a number of steps.
+- If outputs are few, the longest reduction may be split: `split_reduction` says how.
 
 Hardware limits are constraints of the space; `limits.py` lists them.
 """
@@ -16,7 +17,7 @@ Hardware limits are constraints of the space; `limits.py` lists them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -34,17 +35,33 @@ from ...ir.kept import kept
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.gpu import Gpu
-from ...space import Knob, Ordinal, Space, Tile
+from ...space import Constraint, Knob, Ordinal, Space, Tile
 from ..contract import Variant
 from .features import analytic_features
-from .limits import DEFAULT_UNROLL, MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
+from .limits import DEFAULT_UNROLL, MOST_INNERMOST, UNROLL, VECTORS, default_in_parts, tiling_constraints
+from .split_reduction import add_parts, of_parts, possible_parts, split_reduction
 from .tiled_loops import fetch_together, tile_and_bind
 from .tiling import THREAD, ContractionAxes, Operand, Tilings
 from .times.tilings import expected_seconds
 
 
+@dataclass(frozen=True)
 class GpuContraction:
-    """The sketch that this module describes."""
+    """The sketch that this module describes.
+
+    Attributes:
+        listing_1: Whether its space has the knobs of Listing 1 of the AF-DS paper only, as the paper searches it.
+
+    Example:
+        >>> from stormdrop import operators
+        >>> from stormdrop.machine.gpu import GPUS
+        >>> work, a100 = operators.matmul(64, 64, 1024), GPUS["a100"]
+        >>> ours, papers = GpuContraction().space(work, a100), GpuContraction(listing_1=True).space(work, a100)
+        >>> [knob.name for knob in ours.knobs if knob not in papers.knobs]
+        ['parts']
+    """
+
+    listing_1: bool = False
 
     name: ClassVar[str] = "gpu_contraction"
     max_error: ClassVar[float] = 0.0
@@ -55,33 +72,37 @@ class GpuContraction:
         None if the function is no contraction, or if it reads each element of an operand once: tiles would use nothing
         again, and a thread for each output is too few of them. `GpuStreaming` shares the terms of an output.
 
-        The knobs are five factors per spatial axis, three per reduction, the elements per fetch of each operand, and
-        the steps that are unrolled.
+        The knobs are five factors per spatial axis, three per reduction, the elements per fetch of each operand,
+        the steps that are unrolled, and the parts of the longest reduction.
         """
-        return _space(workload, target)
+        return _space(workload, target, self.listing_1)
 
     def features(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The seven of `analytic_features`, shape (n, 7), of n configurations given as n values of each knob."""
-        return analytic_features(_tilings(workload, knobs), target)
+        return analytic_features(_tilings(workload, knobs), target, knobs.get("parts", 1))
 
     def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The seconds that `times/tilings.py`, which picks the default, expects of n configurations, shape (n,)."""
-        fetch = knobs["fetch0"], knobs["fetch1"]
-        return expected_seconds(_tilings(workload, knobs), target, fetch, knobs["unroll"])
+        fetch, parts = (knobs["fetch0"], knobs["fetch1"]), knobs.get("parts", 1)
+        return expected_seconds(_tilings(workload, knobs), target, fetch, knobs["unroll"], parts=parts)
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
         fused = find_fused_contraction(workload)
         schedule = Schedule(tvm.IRModule({"main": fused.graph.function()}), debug_mask=0)
-        block = schedule.get_sblock(fused.stage.name)
-        if fused.epilogue is None:
-            output = schedule.cache_write(block, 0, "local")
-        else:
-            schedule.set_scope(block, 0, "local")
-            output = schedule.get_sblock(fused.epilogue.name)
-        names = (_knob_name(fused.stage, axis.var) for axis in fused.stage.axes)
+        block, axes, parts = schedule.get_sblock(fused.stage.name), fused.axes, config.get("parts", 1)
+        names = [_knob_name(fused.stage, axis.var) for axis in fused.stage.axes]
+        factors: Mapping[str, Any] = config
+        if parts > 1:
+            total, loops = block, dict(zip(names, schedule.get_loops(block), strict=True))
+            block = split_reduction(schedule, total, loops, axes.longest, parts)
+            output = _sum_in_registers(schedule, total, fused.epilogue)
+            add_parts(schedule, total, output)
+            axes, factors = of_parts(axes, config, parts)
+            names = [axes.spatial[0][0], *names]
+        output = _sum_in_registers(schedule, block, None if parts > 1 else fused.epilogue)
         loops = dict(zip(names, schedule.get_loops(block), strict=True))
-        tiled = tile_and_bind(schedule, loops, fused.axes, config)
+        tiled = tile_and_bind(schedule, loops, axes, factors)
         schedule.reverse_compute_at(output, tiled.threads, preserve_unit_loops=True)
         count = math.prod(config[name][THREAD] for name, _ in fused.axes.spatial)
         for position in range(2):
@@ -94,6 +115,14 @@ class GpuContraction:
             schedule.annotate(tiled.blocks, "pragma_unroll_explicit", 1)
         schedule.decompose_reduction(block, tiled.steps[0])
         return Variant(schedule.mod["main"])
+
+
+def _sum_in_registers(schedule: Schedule, block: Any, epilogue: Stage | None) -> Any:
+    """Has a block keep its sums in registers. Returns the block that writes the results."""
+    if epilogue is None:
+        return schedule.cache_write(block, 0, "local")
+    schedule.set_scope(block, 0, "local")
+    return schedule.get_sblock(epilogue.name)
 
 
 def _tilings(workload: Workload, knobs: Mapping[str, NDArray[Any]]) -> Tilings:
@@ -263,19 +292,37 @@ def _knob_name(stage: Stage, variable: Any) -> str:
 
 
 @kept
-def _space(workload: Workload, target: Gpu) -> Space | None:
+def _space(workload: Workload, target: Gpu, listing_1: bool) -> Space | None:
     try:
         axes = find_fused_contraction(workload).axes
     except UnsupportedFunction:
         return None
     if axes.read_once:
         return None
-    tiling = default_tiling(axes, target)
-    if tiling is None:
+    parts = (1,) if listing_1 else possible_parts(axes)
+    found = default_in_parts(axes, target, parts)
+    if found is None:
         return None
+    tiling, default_parts = found
     knobs: list[Knob] = [Tile(name, extent, 5, max_inner=MOST_INNERMOST) for name, extent in axes.spatial]
     knobs += [Tile(name, extent, 3, max_inner=MOST_INNERMOST) for name, extent in axes.reductions]
     knobs += [Ordinal(f"fetch{position}", VECTORS) for position in range(2)]
     knobs.append(Ordinal("unroll", UNROLL))
     origin = {**tiling, "fetch0": 1, "fetch1": 1, "unroll": DEFAULT_UNROLL}
-    return Space(GpuContraction.name, knobs, tiling_constraints(axes, target), origin)
+    constraints = tiling_constraints(axes, target)
+    if len(parts) > 1:
+        knobs.append(Ordinal("parts", parts, absent=1))
+        constraints.append(Constraint((axes.longest, "parts"), _Divided(), "each part has as many steps"))
+        origin["parts"] = default_parts
+    return Space(GpuContraction.name, knobs, constraints, origin)
+
+
+class _Divided:
+    """Whether the steps of a reduction divide among its parts."""
+
+    def __call__(self, tile: Sequence[int], parts: int) -> bool:
+        return tile[0] % parts == 0
+
+    def columns(self, tiles: NDArray[np.int64], parts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The same for n configurations at once."""
+        return np.asarray(tiles[:, 0] % parts == 0)

@@ -17,6 +17,8 @@ all tilings of a function if the tiles divide its extents.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,25 +37,26 @@ NAMES = (
 """The names of the features, in the order of their columns."""
 
 
-def analytic_features(tilings: Tilings, device: Gpu) -> NDArray[np.float64]:
+def analytic_features(tilings: Tilings, device: Gpu, parts: Any = 1) -> NDArray[np.float64]:
     """The seven features of n tilings.
 
     Args:
         tilings: The tilings of one contraction.
         device: The GPU.
+        parts: The parts of the longest reduction, which blocks of their own sum up: an integer or shape (n,).
 
     Returns:
         Shape (n, 7), in the order of `NAMES`.
     """
-    operations = tilings.axes.operations
+    operations, blocks = tilings.axes.operations, tilings.blocks * parts
     fetched = np.sum(tilings.shared_elements, axis=0) * tilings.rounds * tilings.blocks
     transactions = sum(loads * conflicts for loads, conflicts in zip(tilings.loads, tilings.conflicts, strict=True))
-    written = tilings.outputs * tilings.threads * tilings.blocks
+    written = tilings.outputs * tilings.threads * blocks
     registers = np.minimum(tilings.registers, device.registers_per_thread(tilings.threads))
     resident = device.blocks_per_multiprocessor(tilings.threads, registers, tilings.shared_bytes)
-    needed = tilings.blocks / np.maximum(1, resident * device.multiprocessors)
+    needed = blocks / np.maximum(1, resident * device.multiprocessors)
     # If a grid does not fill the device, a multiprocessor has no more warps than the blocks that it gets.
-    active = np.minimum(resident, np.ceil(tilings.blocks / device.multiprocessors)) * -(-tilings.threads // WARP)
+    active = np.minimum(resident, np.ceil(blocks / device.multiprocessors)) * -(-tilings.threads // WARP)
     return np.stack(
         [
             operations / fetched,

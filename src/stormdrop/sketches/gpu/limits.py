@@ -33,6 +33,7 @@ MOST_INNERMOST = 64
 """The largest innermost factor of an axis: Ansor's."""
 
 _VIRTUAL_THREADS = 8
+_SPLITTING = 1.1  # times the seconds that are expected of a split reduction are to be less than those of a whole one
 
 # What the default is chosen from: threads of a block, the most of them along the last axis, outputs of a thread along
 # that axis and along another one, virtual threads that share the outputs along the last axis, steps that are staged.
@@ -110,6 +111,45 @@ def default_tiling(
         The factors by axis. None if none of the tilings is within the limits, which happens if an extent is a large
         prime.
     """
+    tilings, together, fits = _some_tilings(axes, device)
+    if not fits.any():
+        return None
+    model = seconds or partial(expected_seconds, unroll=DEFAULT_UNROLL)
+    return tilings[int(np.argmin(np.where(fits, model(together, device), np.inf)))]
+
+
+def default_in_parts(
+    axes: ContractionAxes, device: Gpu, parts: Sequence[int]
+) -> tuple[dict[str, tuple[int, ...]], int] | None:
+    """The default tiling of a contraction, and into how many parts its longest reduction is split.
+
+    It is split if the model of time expects a tenth less time of the best tiling for that.
+
+    Args:
+        axes: The axes of the contraction.
+        device: The GPU.
+        parts: Into how many parts it may be split, 1 first.
+
+    Returns:
+        The factors by axis, and the parts. None if none of the tilings is within the limits.
+    """
+    tilings, together, fits = _some_tilings(axes, device)
+    if not fits.any():
+        return None
+    best, least = (tilings[0], 1), np.inf
+    for count in parts:
+        possible = fits & (together.factors[axes.longest][:, 0] % count == 0)
+        seconds = np.where(possible, expected_seconds(together, device, unroll=DEFAULT_UNROLL, parts=count), np.inf)
+        position = int(np.argmin(seconds))
+        if seconds[position] * (1.0 if count == 1 else _SPLITTING) < least:
+            best, least = (tilings[position], count), seconds[position]
+    return best
+
+
+def _some_tilings(
+    axes: ContractionAxes, device: Gpu
+) -> tuple[list[dict[str, tuple[int, ...]]], Tilings, NDArray[np.bool_]]:
+    """What the default is chosen from, and which of it is within the limits."""
     *others, last = [name for name, extent in axes.spatial if extent > 1] or [axes.spatial[-1][0]]
     # Threads of a block go along the last axes first. An axis that both operands follow (groups) shares nothing in a
     # block: threads go along it at last, unless the last axis is shorter than a sector of memory.
@@ -134,9 +174,4 @@ def default_tiling(
         tilings.append(factors)
     names = [name for name, _ in (*axes.spatial, *axes.reductions)]
     together = Tilings(axes, {name: np.array([factors[name] for factors in tilings]) for name in names})
-    fits = within_limits(together, device)
-    if not fits.any():
-        return None
-    model = seconds or partial(expected_seconds, unroll=DEFAULT_UNROLL)
-    best = int(np.argmin(np.where(fits, model(together, device), np.inf)))
-    return tilings[best]
+    return tilings, together, within_limits(together, device)

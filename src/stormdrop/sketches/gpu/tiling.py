@@ -89,6 +89,16 @@ class ContractionAxes:
         return 2.0 * math.prod(extent for _, extent in (*self.spatial, *self.reductions))
 
     @property
+    def longest(self) -> str:
+        """The name of the longest reduction, which is the one that is split in parts."""
+        return max(self.reductions, key=lambda axis: axis[1])[0]
+
+    @property
+    def output_bytes(self) -> int:
+        """The bytes of all sums if each is a float32."""
+        return WORD * math.prod(extent for _, extent in self.spatial)
+
+    @property
     def batches(self) -> frozenset[str]:
         """The names of the axes that both operands follow: those of batches, groups, or channels of their own."""
         follows = ({name for dimension in operand.dimensions for name, _ in dimension} for operand in self.operands)

@@ -7,6 +7,7 @@
     rounds     `resident` blocks share a multiprocessor: a round takes what keeps it busy, or the latency
     waves      full ones, and a last one with as many blocks as are left
     memory     each operand is read once, and each output written once: what blocks read again is in the second cache
+    parts      if a reduction is split, another launch, and partial sums that are written and read
 
 `benchmarks/gpu/model_of_time.py` says how well the model orders recorded spaces.
 """
@@ -22,13 +23,18 @@ from numpy.typing import NDArray
 
 from ....machine.gpu import REGISTERS_PER_THREAD, SECTOR, WARP, Gpu
 from ..tiling import INNER, OUTER, VIRTUAL, Operand, Tilings
-from .waves import CHOSEN, SCHEDULERS, Array, Constants, overlapped, seconds_in_waves
+from .waves import CHOSEN, LAUNCH, SCHEDULERS, Array, Constants, overlapped, seconds_in_waves
 
 _DEPENDENT = 4  # cycles until the result of a product is there
 
 
 def expected_seconds(
-    tilings: Tilings, device: Gpu, fetch: Sequence[Any] | None = None, unroll: Any = 512, constants: Constants = CHOSEN
+    tilings: Tilings,
+    device: Gpu,
+    fetch: Sequence[Any] | None = None,
+    unroll: Any = 512,
+    constants: Constants = CHOSEN,
+    parts: Any = 1,
 ) -> NDArray[np.float64]:
     """The time that the model expects of n tilings.
 
@@ -38,6 +44,7 @@ def expected_seconds(
         fetch: For each operand the elements that a thread fetches at a time: an integer or shape (n,). One by default.
         unroll: The steps up to which loops are unrolled: an integer or shape (n,).
         constants: Other constants, to choose them.
+        parts: The parts of the longest reduction, which blocks of their own sum up: an integer or shape (n,).
 
     Returns:
         Seconds, shape (n,).
@@ -82,13 +89,16 @@ def expected_seconds(
     stride = np.minimum(1.0, tilings.axes.item_bytes * _factors(tilings, [along], OUTER, INNER) / SECTOR)
     write = constants.store * warps * WARP * outputs * stride * SECTOR / constants.cache_bytes
 
+    blocks, rounds = tilings.blocks * parts, tilings.rounds / parts
+
     def wave(blocks: Array) -> Array:
-        return np.asarray(tilings.rounds * overlapped(constants, blocks * busy, latency) + blocks * write)
+        return np.asarray(rounds * overlapped(constants, blocks * busy, latency) + blocks * write)
 
     elements = [math.prod(operand.extents) for operand in tilings.axes.operands]
     elements.append(math.prod(extent for _, extent in tilings.axes.spatial))
     moved = tilings.axes.item_bytes * sum(elements)
-    return seconds_in_waves(device, tilings.blocks, resident, wave, moved, constants)
+    adding = np.where(np.asarray(parts) > 1, LAUNCH + 2 * parts * tilings.axes.output_bytes / device.bandwidth, 0.0)
+    return np.asarray(seconds_in_waves(device, blocks, resident, wave, moved, constants) + adding)
 
 
 def _shared_loads(tilings: Tilings, inner: Array, whole: Array) -> tuple[Array, Array]:
