@@ -26,7 +26,7 @@ from tvm.ir import Range, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.s_tir import SBlock, SBlockRealize
-from tvm.tirx import AttrStmt, BufferRegion, BufferStore, For, IterVar, PrimFunc, SeqStmt, decl_buffer
+from tvm.tirx import AttrStmt, BufferRegion, BufferStore, For, ForKind, IterVar, PrimFunc, SeqStmt, decl_buffer
 
 from ..errors import UnsupportedFunction
 from .dtypes import limits
@@ -144,7 +144,7 @@ class Stage:
         loop_variables = [Var(axis.name, axis.var.ty) for axis in looped]
         body: Any = SBlockRealize([*around, *loop_variables], predicate, block)
         for loop_variable, axis in zip(reversed(loop_variables), reversed(looped), strict=True):
-            kind = (kinds or {}).get(axis.var, tirx.ForKind.SERIAL)
+            kind = (kinds or {}).get(axis.var, ForKind.SERIAL)
             body = For(loop_variable, 0, axis.extent, kind, body)
         return body
 
@@ -302,6 +302,17 @@ def intermediate(name: str, shape: Sequence[int], dtype: str, scope: str = "glob
     return decl_buffer([int(extent) for extent in shape], dtype, name, scope=scope, layout=None)
 
 
+def loop(extent: int, body: Callable[[Expr], Any], kind: Any = ForKind.SERIAL) -> Any:
+    """A loop over a statement that is made of the loop's index."""
+    index = variable("i")
+    return For(index, 0, extent, kind, body(index))
+
+
+def sequence(statements: Sequence[Any]) -> Any:
+    """One statement of several."""
+    return statements[0] if len(statements) == 1 else SeqStmt(list(statements))
+
+
 def variable(name: str) -> Any:
     """A new index variable."""
     return Var(name, "int32")
@@ -333,7 +344,7 @@ def _parse_nest(nest: Any, gathers: bool) -> Stage:
     """Reads loops around one block; raises `UnsupportedFunction` if the block is not plain."""
     loops: dict[Any, int] = {}
     while isinstance(nest, For):
-        if nest.kind != tirx.ForKind.SERIAL or not isinstance(nest.extent, IntImm) or int(nest.min) != 0:
+        if nest.kind != ForKind.SERIAL or not isinstance(nest.extent, IntImm) or int(nest.min) != 0:
             raise UnsupportedFunction("a loop is not a plain serial loop from 0 with a constant extent")
         loops[nest.loop_var] = int(nest.extent)
         nest = nest.body

@@ -28,8 +28,7 @@ from tvm.tirx import AttrStmt, For, ForKind
 
 from ...ir.expressions import Expr, substitute, tile_start
 from ...ir.segments import segments_of
-from ...ir.stages import Axis, Stage, StageGraph, intermediate, variable
-from ...ir.statements import sequence
+from ...ir.stages import Axis, Stage, StageGraph, intermediate, sequence, variable
 from ...machine.cpu import Cpu
 from .groups import Group, groups_of
 from .nest_rewrites import (

@@ -35,8 +35,7 @@ from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import contiguous
 from ...ir.expressions import Expr, loads_in, substitute
 from ...ir.kept import kept
-from ...ir.stages import Stage, StageGraph, function_of, intermediate, shape_of, variable
-from ...ir.statements import loop, sequence
+from ...ir.stages import Stage, StageGraph, function_of, intermediate, loop, sequence, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.gpu import Gpu
 from ...space import Knob, Ordinal, Space, Tile

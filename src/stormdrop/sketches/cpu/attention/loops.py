@@ -9,8 +9,7 @@ from typing import Any
 from tvm.tirx import For, ForKind
 
 from ....ir.expressions import Expr, rewrite_loads, substitute, variables
-from ....ir.stages import Axis, Stage, intermediate, shape_of, variable
-from ....ir.statements import sequence
+from ....ir.stages import Axis, Stage, intermediate, sequence, shape_of, variable
 from ....machine.cpu import Cpu
 from ..contractions.tiled_contraction import tiled_axis
 from ..groups import Row, with_rows

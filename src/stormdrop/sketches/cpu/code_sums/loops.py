@@ -13,8 +13,7 @@ from tvm.tirx import For, ForKind, PrimFunc
 
 from ....ir.elementary import EXPONENT_BIAS, MANTISSA_BITS, expand_for_cpu
 from ....ir.expressions import Expr, loads_in, rewrite_loads, substitute, variables
-from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, variable
-from ....ir.statements import sequence
+from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, sequence, variable
 from ....machine.cpu import Cpu
 from ...contract import Variant
 from ..contractions.tiled_contraction import tiled_axis

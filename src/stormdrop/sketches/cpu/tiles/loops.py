@@ -17,8 +17,7 @@ from ....ir.attributes import NEEDS
 from ....ir.contractions.contraction import Contraction
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, raveled, rewrite_loads, substitute, tile_start, unraveled
-from ....ir.stages import StageGraph, assemble, intermediate, loads_of, shape_of, variable
-from ....ir.statements import loop, sequence
+from ....ir.stages import StageGraph, assemble, intermediate, loads_of, loop, sequence, shape_of, variable
 from ....machine.cpu import Cpu
 from ...contract import Variant
 from ..contractions.dot_products import DotProducts

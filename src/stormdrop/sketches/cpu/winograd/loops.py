@@ -17,8 +17,7 @@ from ....ir.attributes import NEEDS
 from ....ir.contractions.contraction import contiguous
 from ....ir.elementary import expand_for_cpu
 from ....ir.expressions import Expr, substitute, tile_start, unraveled
-from ....ir.stages import Stage, StageGraph, assemble, intermediate, loads_of, shape_of
-from ....ir.statements import loop, sequence
+from ....ir.stages import Stage, StageGraph, assemble, intermediate, loads_of, loop, sequence, shape_of
 from ....machine.cpu import Cpu
 from ...contract import Variant
 from ...winograd.convolution import Convolution
