@@ -21,7 +21,6 @@ from functools import cached_property
 from typing import Any
 
 import tvm
-from tvm import tirx
 from tvm.ir import Range, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm

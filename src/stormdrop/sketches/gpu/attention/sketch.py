@@ -11,6 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ....errors import UnsupportedFunction
 from ....ir.kept import kept
 from ....ir.workload import Workload
@@ -18,6 +21,7 @@ from ....machine.gpu import REGISTERS_PER_THREAD, WARP, Gpu
 from ....space import Constraint, Ordinal, Space
 from ...contract import Variant
 from ..tiling import shared_bytes
+from ..times.waves import LAUNCH
 from .loops import attention_kernel
 from .parts import AttentionParts, find_attention
 from .sizes import QUAD, BlockSizes, whole_quads
@@ -56,6 +60,13 @@ class GpuAttention:
         - `keys`, `key_threads`: keys of a thread, and threads along the keys of a tile and the columns of the output
         """
         return _space(workload, target)
+
+    def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The expected seconds of n configurations, shape (n,)."""
+        parts, clock = _parts(workload), target.flops / target.multiprocessors / (2 * target.lanes)
+        every = zip(*(knobs[name].tolist() for name in ("rows", "row_threads", "keys", "key_threads")), strict=True)
+        cycles = np.array([_cycles(BlockSizes(*sizes), parts, target) for sizes in every])
+        return np.maximum(cycles / clock, workload.bytes / target.bandwidth) + LAUNCH
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""

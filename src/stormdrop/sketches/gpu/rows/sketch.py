@@ -17,16 +17,24 @@ are those of the matrix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+from tvm import tirx
+
 from ....errors import UnsupportedFunction
+from ....ir.expressions import Expr, rewrite_loads
 from ....ir.kept import kept
 from ....ir.workload import Workload
 from ....machine.gpu import WARP, Gpu
 from ....space import Constraint, Ordinal, Space
 from ...contract import Variant
 from ..contraction import find_fused_contraction
+from ..times.movement import Pass, expected_seconds
 from .kernel import rows_kernel
 from .stages import RowStages, find_rows
 
@@ -55,9 +63,32 @@ class GpuRows:
         """
         return _space(workload, target)
 
+    def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """The seconds that `times/movement.py` expects of n configurations, shape (n,)."""
+        found = find_rows(workload)
+        lanes, vector, ahead = knobs["lanes"], knobs["vector"], knobs["ahead"]
+        rows = np.minimum(knobs["threads"] // lanes, found.row.extent)
+        terms = found.term.extent
+        parts = 1 if found.sums else -(-terms // (lanes * vector * ahead))
+        kept = {each.load.source for each in found.repeated}
+        passes = []
+        for number, stage in enumerate(found.stages):
+            if number:  # what several stages read is in registers
+                stage = replace(stage, value=rewrite_loads(stage.value, partial(_one_of, kept)))
+            work = rows * terms / parts if found.term in stage.axes else rows
+            elements = rows if stage.reductions else work
+            passes.append(Pass(stage, work, elements, found.term.var, np.minimum(lanes, WARP) * vector, lanes, ahead))
+        blocks = -(-found.row.extent // rows) * parts
+        return expected_seconds(passes, target, blocks, rows * lanes)
+
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
         return Variant(rows_kernel(find_rows(workload), **config))
+
+
+def _one_of(kept: Collection[Any], load: Any) -> Expr | None:
+    """A number in place of what is in registers."""
+    return tirx.const(1, str(load.source.dtype)) if load.source in kept else None
 
 
 @kept
