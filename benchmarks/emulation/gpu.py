@@ -60,6 +60,7 @@ CASES = (
     "pool2d n=1 h=8 w=8 c=12 kh=2 kw=2 stride=2",
     "global_pool2d n=1 h=5 w=5 c=12",
     "dense m=1 n=20 k=72 bias=1",
+    "matmul m=1 n=20 k=37",
     "reduce shape=50x24 axis=1",
     "reduce shape=6x50x5 axis=1 kind=max",
     "softmax m=6 n=50",

@@ -40,7 +40,7 @@ def two_kernels() -> Workload:
 
 
 def default(work: Workload, machine: OpenCl) -> Variant:
-    (sketch, space), *_ = sketches_for(work, machine)
+    *_, (sketch, space) = sketches_for(work, machine)
     return sketch.apply(work, machine, space.config(space.origin))
 
 

@@ -13,6 +13,7 @@ from stand_ins.cuda_on_host import execute_on_host
 from stand_ins.memory_sectors import sectors_of
 from stormdrop import operators
 from stormdrop.codegen.cuda import launches
+from stormdrop.errors import SpaceError
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS, SECTOR
@@ -66,6 +67,12 @@ def biased(shape: tuple[int, ...], axis: int, dtype: str) -> Workload:
         (operators.reduce((7, 9, 4), (1, 2), kind="max"), {"threads": 32, "lanes": 4}),
         (normalised_images(3, 6, 10), {}),
         (half_rows(3, 72), {"threads": 64, "lanes": 4}),
+        (operators.matmul(1, 20, 37), {"threads": 64, "lanes": 16}),  # sums along columns, whose terms do not divide
+        (operators.global_pool2d(2, 3, 3, 12), {"threads": 32, "lanes": 4, "ahead": 2}),
+        (
+            operators.reduce((9, 7), 0, kind="min"),
+            {"threads": 32, "lanes": 8},
+        ),  # no vectors, and threads without columns
         (biased((1, 5, 9, 20), 3, "float32"), {"threads": 32, "lanes": 4}),  # 45 rows, 8 of a block
         (biased((1, 5, 9, 8), 1, "float16"), {"threads": 32, "lanes": 2, "ahead": 2}),  # a bias for each row
     ],
@@ -135,15 +142,30 @@ def test_few_rows_have_more_threads_each() -> None:
     "work",
     [
         operators.dense(64, 64, 64),  # tiles use its rows again
-        operators.matmul(1, 64, 64),  # rows of the second matrix are not the terms
-        operators.reduce((16, 64), 0),
         operators.elementwise((7, 33)),  # no vectors
         operators.transpose((64, 64), (1, 0)),
     ],
     ids=lambda work: work.name,
 )
-def test_what_has_no_contiguous_rows_is_left_to_others(work: Workload) -> None:
+def test_what_is_not_contiguous_is_left_to_others(work: Workload) -> None:
     assert SKETCH.space(work, A100) is None
+
+
+def test_few_columns_share_their_terms_among_more_threads() -> None:
+    lanes = [config_of(operators.matmul(1, n, 4096))["lanes"] for n in (16384, 1000)]
+    assert lanes == [32, 128]
+
+
+def test_sums_of_a_block_fit_in_shared_memory() -> None:
+    x = te.placeholder((64, 64), "int8", name="x")
+    term = te.reduce_axis((0, 64))
+    y = te.compute((64,), lambda i: te.sum(x[term, i].astype("int32"), term), name="y")
+    space = SKETCH.space(Workload.create("sums_of_bytes", te.create_prim_func([x, y])), A100)
+    assert space is not None
+    largest = {**space.config(space.origin), "vector": 16, "threads": 512}
+    space.point(largest)
+    with pytest.raises(SpaceError, match="bytes shared"):
+        space.point({**largest, "threads": 1024})
 
 
 def test_schedules_of_older_records_stay() -> None:

@@ -7,7 +7,7 @@ half_matmul.py      a function as such a product of matrices
 winograd.py         convolutions with fewer products, in three kernels
 attention/          two products with a softmax between them
 transpose.py        what is read along one axis and written along another
-rows/               norms, softmax, sums of rows and one-row products, with rows in registers
+rows/               norms, softmax, sums, one-row products and elementwise chains, read once and in vectors
 streaming.py        everything else
 limits.py           which tilings a GPU can run, and the default one
 tiled_loops.py      the loops of a tiled contraction

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.ir import Range
-from tvm.tirx import For, ForKind, IterVar, PrimFunc, SeqStmt
+from tvm.tirx import For, ForKind, PrimFunc
 from tvm_ffi import structural_equal
 
 from ....ir.attributes import DISJOINT_SHARED
 from ....ir.expressions import Expr, rewrite_loads, substitute
-from ....ir.stages import Axis, Buffer, Stage, assemble, combined, intermediate, variable
+from ....ir.stages import Buffer, Stage, assemble, combined, intermediate, variable
 from ....machine.gpu import WORD
+from .nests import Nests, Place, all_of, bound, sequence
 from .stages import Fetched, RowStages
 
-_AXES = "row", "lane", "round", "step", "element"
 _KEPT = 64  # registers of a thread for what several stages read
-
-Place = tuple[Any, ...]
-"""The row, the lane, the round, the step of the round and the element of its vector; or the first ones of these."""
 
 Registers = Mapping[Fetched, Buffer]
 """Where what was read is."""
@@ -43,7 +38,9 @@ def rows_kernel(found: RowStages, threads: int, lanes: int, vector: int, ahead: 
 
 
 class _Kernel:
-    """A lane has vectors that are `lanes` apart. It goes through them in rounds of `ahead` steps.
+    """A place is a row, a lane, a round, a step of the round and an element of its vector, or the first ones of these.
+
+    A lane has vectors that are `lanes` apart. It goes through them in rounds of `ahead` steps.
 
     If there are no sums, each round has blocks of its own.
     """
@@ -57,7 +54,7 @@ class _Kernel:
         words = sum(np.dtype(str(each.load.source.dtype)).itemsize for each in found.repeated) / WORD
         self._kept = self._registers("kept", found.repeated if steps * vector * words <= _KEPT else ())
         self._totals: dict[Buffer, Buffer] = {}
-        self._stages: list[Stage] = []
+        self._nests = Nests(self._extents)
         self._group = group
         self._block, self._within = variable("block"), variable("within")
         self._parts = 1 if found.sums else self._extents[2]
@@ -68,10 +65,10 @@ class _Kernel:
         for stage in self._found.stages:
             body += self._sum(stage) if stage.reductions else [self._output(stage)]
         rows, *_ = self._extents
-        body = [_bound(self._within, self._group, "threadIdx.y", body)]
-        nest = _bound(self._block, rows // self._group * self._parts, "blockIdx.x", body)
+        body = [bound(self._within, self._group, "threadIdx.y", body)]
+        nest = bound(self._block, rows // self._group * self._parts, "blockIdx.x", body)
         # Else TVM takes what threads have in registers for what they have put together in shared memory.
-        return assemble(self._found.parameters, self._stages, [nest]).with_attr(DISJOINT_SHARED, True)
+        return assemble(self._found.parameters, self._nests.stages, [nest]).with_attr(DISJOINT_SHARED, True)
 
     def _sum(self, stage: Stage) -> list[Any]:
         """Partial sums of the lanes, and their sum."""
@@ -87,7 +84,7 @@ class _Kernel:
         def add(*at: Any) -> Stage:
             value = self._value(stage, at, own)
             if inside := self._inside_terms(at):
-                value = tirx.if_then_else(_all(inside), value, stage.identity)
+                value = tirx.if_then_else(all_of(inside), value, stage.identity)
             return Stage(f"{stage.name}_add", (), parts, at[:2], combined(combine, parts[at[:2]], value))
 
         def all_lanes(row: Any, lane: Any) -> Stage:
@@ -97,13 +94,16 @@ class _Kernel:
             return Stage(f"{stage.name}_known", (), known, at, total[at[0]])
 
         def adding(at: Place) -> list[Any]:
-            return [*self._read(own, at), self._in_steps(at, lambda place: [self._nest(add, place, sums=(2, 3, 4))])]
+            return [
+                *self._read(own, at),
+                self._in_steps(at, lambda place: [self._nests.at(add, place, sums=(2, 3, 4))]),
+            ]
 
         rounds = self._in_rounds(adding)
         return [
-            self._over_lanes(lambda at: [self._nest(start, at), *rounds(at)]),
-            self._over_lanes(lambda at: [self._nest(all_lanes, at, sums=(1,))]),
-            self._over_lanes(lambda at: [self._nest(know, at)]),
+            self._over_lanes(lambda at: [self._nests.at(start, at), *rounds(at)]),
+            self._over_lanes(lambda at: [self._nests.at(all_lanes, at, sums=(1,))]),
+            self._over_lanes(lambda at: [self._nests.at(know, at)]),
         ]
 
     def _output(self, stage: Stage) -> Any:
@@ -115,7 +115,9 @@ class _Kernel:
 
         by_term = self._found.term in stage.axes
         if not by_term:
-            return self._over_lanes(lambda at: [self._nest(store, at, when=_all([at[1] < 1, *self._inside_rows(at)]))])
+            return self._over_lanes(
+                lambda at: [self._nests.at(store, at, when=all_of([at[1] < 1, *self._inside_rows(at)]))]
+            )
         own = self._own(stage)
         made = intermediate(f"{stage.name}_made", self._extents, str(stage.buffer.dtype), "local")
 
@@ -123,8 +125,8 @@ class _Kernel:
             return Stage(f"{stage.name}_make", (), made, at, self._value(stage, at, own))
 
         def step(at: Place) -> list[Any]:
-            when = _all([*self._inside_rows(at), *self._inside_terms(at)])
-            return [self._nest(make, at), self._nest(store, at, width=self._found.written, when=when)]
+            when = all_of([*self._inside_rows(at), *self._inside_terms(at)])
+            return [self._nests.at(make, at), self._nests.at(store, at, width=self._found.written, when=when)]
 
         return self._over_lanes(self._in_rounds(lambda at: [*self._read(own, at), self._in_steps(at, step)]))
 
@@ -147,10 +149,10 @@ class _Kernel:
         def fetch(*at: Any) -> Stage:
             load = self._at(each.load, at)
             if inside := [*self._inside_rows(at), *self._inside_terms(at)]:
-                load = tirx.if_then_else(_all(inside), load, tirx.const(0, str(buffer.dtype)))
+                load = tirx.if_then_else(all_of(inside), load, tirx.const(0, str(buffer.dtype)))
             return Stage(buffer.name, (), buffer, at, load)
 
-        return [self._nest(fetch, place, width=each.vector)]
+        return [self._nests.at(fetch, place, width=each.vector)]
 
     def _value(self, stage: Stage, at: Place, own: Registers) -> Expr:
         """The value of a stage, of what is in registers."""
@@ -189,7 +191,7 @@ class _Kernel:
     def _over_lanes(self, make: Callable[[Place], list[Any]]) -> Any:
         lane = variable("lane")
         row = self._block // self._parts * self._group + self._within
-        return _bound(lane, self._extents[1], "threadIdx.x", make((row, lane)))
+        return bound(lane, self._extents[1], "threadIdx.x", make((row, lane)))
 
     def _in_rounds(self, make: Callable[[Place], list[Any]]) -> Callable[[Place], list[Any]]:
         def rounds(at: Place) -> list[Any]:
@@ -197,50 +199,10 @@ class _Kernel:
                 return make((*at, self._block % self._parts))
             turn, count = variable("round"), self._extents[2]
             kind = ForKind.UNROLLED if self._kept else ForKind.SERIAL
-            return [For(turn, 0, count, kind, _sequence(make((*at, turn))))]
+            return [For(turn, 0, count, kind, sequence(make((*at, turn))))]
 
         return rounds
 
     def _in_steps(self, at: Place, make: Callable[[Place], list[Any]]) -> Any:
         step = variable("step")
-        return For(step, 0, self._extents[3], ForKind.UNROLLED, _sequence(make((*at, step))))
-
-    def _nest(
-        self, make: Callable[..., Stage], at: Place, sums: Sequence[int] = (), width: int = 0, when: Any = True
-    ) -> Any:
-        """A stage at a place, and at all elements of a vector if the place has a step.
-
-        Args:
-            make: The stage at the variables of its axes.
-            at: The place.
-            sums: The axes that it sums over.
-            width: The elements that it reads or writes at a time; 0 for one by one.
-            when: Whether it stores what it computes.
-        """
-        part, element, loops = variable("part"), variable("element"), []
-        if len(at) == len(self._extents) - 1:
-            width = min(width or 1, self._extents[-1])
-            loops = [(element, width, ForKind.VECTORIZED), (part, self._extents[-1] // width, ForKind.UNROLLED)]
-            at = (*at, part * width + element)
-        axes = [Axis(variable(name), self._extents[axis], axis in sums) for axis, name in enumerate(_AXES[: len(at)])]
-        stage = replace(make(*(axis.var for axis in axes)), axes=tuple(axes))
-        self._stages.append(stage)
-        nest = stage.statement(at, predicate=when)
-        for name, extent, kind in loops:
-            nest = For(name, 0, extent, kind if extent > 1 else ForKind.SERIAL, nest)
-        return nest
-
-
-def _all(conditions: Sequence[Expr]) -> Any:
-    """The conjunction of conditions; True of none."""
-    return reduce(tirx.And, conditions) if conditions else True
-
-
-def _sequence(statements: Sequence[Any]) -> Any:
-    return statements[0] if len(statements) == 1 else SeqStmt(statements)
-
-
-def _bound(name: Any, extent: int, tag: str, body: Sequence[Any]) -> Any:
-    """A loop over blocks or threads."""
-    axis = IterVar(Range(0, extent), tirx.Var(tag, "int32"), IterVar.ThreadIndex, tag)
-    return For(name, 0, extent, ForKind.THREAD_BINDING, _sequence(body), axis)
+        return For(step, 0, self._extents[3], ForKind.UNROLLED, sequence(make((*at, step))))

@@ -59,6 +59,8 @@ class RowStages:
         term: The axis of the terms.
         fetched: What is read along the terms.
         written: The elements of an output that are aligned in each row, up to 16 bytes; 1 if it has one of each row.
+        columns: 0 if vectors go along the terms. Else they go along this number of neighbouring rows, and `fetched`
+            and `written` say what is contiguous along those.
     """
 
     parameters: tuple[Buffer, ...]
@@ -67,6 +69,7 @@ class RowStages:
     term: Axis
     fetched: tuple[Fetched, ...]
     written: int
+    columns: int = 0
 
     @property
     def vector(self) -> int:
@@ -119,6 +122,43 @@ def find_rows(workload: Workload) -> RowStages:
     return found
 
 
+@kept
+def find_columns(workload: Workload) -> RowStages:
+    """The function as a sum and its results, whose neighbouring sums read neighbours in memory.
+
+    Such are sums over the rows of a matrix, and a vector times a matrix.
+
+    Args:
+        workload: The function.
+
+    Raises:
+        UnsupportedFunction: It is something else.
+
+    Example:
+        >>> from stormdrop import operators
+        >>> found = find_columns(operators.matmul(1, 40, 9))
+        >>> found.columns, found.term.extent, found.vector
+        (40, 9, 4)
+    """
+    graph = workload.graph.inlined(lambda stage: False)
+    first, *others = graph.stages
+    if not first.reductions or any(stage.reductions for stage in others) or not shares_terms(first):
+        raise UnsupportedFunction("not one sum that threads can share")
+    axes = [axis for axis in first.spatial if axis.extent > 1]
+    rows, terms = _extents(first.spatial), _extents(first.reductions)
+    largest = max(first.loads(), key=lambda load: math.prod(shape_of(load.source)))
+    for count in range(len(axes), 0, -1):
+        if not _aligned(first, largest.source, largest.indices, [], axes[-count:]):
+            continue
+        form = _Form(graph, rows, terms, count)
+        stages = tuple(new for stage in graph.stages for new in form.of(stage))
+        columns = math.prod(rows[-count:])
+        if any(form.term in stage.axes for stage in stages[1:]):
+            break
+        return RowStages(graph.parameters, stages, form.row, form.term, tuple(form.fetched), form.written, columns)
+    raise UnsupportedFunction("neighbouring sums do not read neighbours")
+
+
 def shares_terms(stage: Stage) -> bool:
     """Whether threads can share the reduction of a stage: TVM wants to know the value that it starts from.
 
@@ -139,11 +179,11 @@ def shares_terms(stage: Stage) -> bool:
 class _Form:
     """Brings stages into the form of rows and terms."""
 
-    def __init__(self, graph: StageGraph, rows: Sequence[int], terms: Sequence[int]) -> None:
+    def __init__(self, graph: StageGraph, rows: Sequence[int], terms: Sequence[int], columns: int = 0) -> None:
         self.row, self.term = Axis(variable("row"), math.prod(rows)), Axis(variable("term"), math.prod(terms))
         self.fetched: list[Fetched] = []
         self.written = 1
-        self._rows, self._terms = rows, terms
+        self._rows, self._terms, self._columns = rows, terms, columns
         self._outputs = graph.outputs
         self._totals: dict[Buffer, Buffer] = {}
 
@@ -158,6 +198,9 @@ class _Form:
         if not (by_term and reduced in ([], self._terms)) and not (spatial == self._rows and not stage.reductions):
             raise UnsupportedFunction(f"{stage.name} has other rows or terms")
         rows, terms = every[: len(self._rows)], every[len(self._rows) :]
+        apart, along = (rows, terms)
+        if self._columns:
+            apart, along = [*rows[: -self._columns], *terms], rows[-self._columns :]
         positions: dict[Any, Expr] = {axis.var: IntImm("int32", 0) for axis in stage.axes}
         for parts, whole in ((rows, self.row), (terms, self.term)):
             unfolded = unraveled(whole.var, [axis.extent for axis in parts]) if parts else []
@@ -173,15 +216,15 @@ class _Form:
             if load.source in self._outputs:
                 raise UnsupportedFunction(f"{stage.name} reads an output")
             new = simplified(substitute(load, positions), extents)
-            if terms and (vector := _aligned(stage, load.source, load.indices, rows, terms)):
+            if terms and (vector := _aligned(stage, load.source, load.indices, apart, along)):
                 self._note(new, vector, stage)
             return new
 
         value = substitute(rewrite_loads(stage.value, formed), positions)
         indices = tuple(substitute(index, positions) for index in stage.indices)
         if not stage.reductions:
-            if terms:
-                self.written = max(self.written, _aligned(stage, stage.buffer, stage.indices, rows, terms))
+            if along:
+                self.written = max(self.written, _aligned(stage, stage.buffer, stage.indices, apart, along))
             own = (self.row, self.term) if terms else (self.row,)
             return [Stage(stage.name, own, stage.buffer, indices, value)]
         total = intermediate(f"{stage.name}_total", [self.row.extent], str(stage.buffer.dtype), "local")
@@ -190,6 +233,10 @@ class _Form:
         new = Stage(stage.name, summed, total, (self.row.var,), value, stage.combine, stage.identity)
         if stage.buffer not in self._outputs:
             return [new]
+        if self._columns:
+            self.written = max(
+                self.written, _aligned(stage, stage.buffer, stage.indices, rows[: -self._columns], along)
+            )
         return [new, Stage(f"{stage.name}_store", (self.row,), stage.buffer, indices, total[(self.row.var,)])]
 
     def _note(self, load: Any, vector: int, stage: Stage) -> None:
@@ -220,7 +267,7 @@ def _contiguous_axes(stage: Stage) -> int:
 
 
 def _aligned(stage: Stage, buffer: Buffer, indices: Sequence[Expr], rows: Sequence[Axis], terms: Sequence[Axis]) -> int:
-    """How many elements of an access along the terms are contiguous and aligned, up to 16 bytes; 0 if none are."""
+    """How many elements of an access along `terms` are contiguous and aligned at all `rows`, up to 16 bytes, or 0."""
     strides = strides_of(buffer, indices, stage.axes)
     if strides is None:
         return 0
