@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 from tiny_models import make_model
 
+import stormdrop as sd
+from stand_ins.opencl_execution import EMULATED
+from stormdrop.machine.contract import Machine
 from stormdrop.machine.cpu import Cpu
+from stormdrop.machine.gpu import GPUS
+from stormdrop.machine.opencl import opencl_devices
 from stormdrop.model.building.fallback import schedule_fallback
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.any_model import import_model
@@ -24,19 +31,32 @@ SMALL = replace(TARGET, l1=256, l2=256, cores=2)
 """A machine whose caches hold the scores of none of these models."""
 
 
-def heads_model(outputs: Sequence[str] = ("y",), rows: int | str = 24, mask: bool = False) -> onnx.ModelProto:
-    """Self-attention with 2 heads of 8 values, which are a dimension of their own between two transposes."""
+def heads_model(
+    outputs: Sequence[str] = ("y",), rows: int | str = 24, mask: bool = False, exported: bool = False
+) -> onnx.ModelProto:
+    """Self-attention with 2 heads of 8 values, which are a dimension of their own between two transposes.
+
+    If it is `exported`, it is as torch exports it: queries and keys are scaled, and weights that are no numbers are 0.
+    """
     split = onnx.numpy_helper.from_array(np.array([1, -1, 2, 8], np.int64), "split")
     joined = onnx.numpy_helper.from_array(np.array([1, -1, 16], np.int64), "joined")
+    numbers = [
+        onnx.numpy_helper.from_array(np.array(value, np.float32), name)
+        for name, value in (("scale", 8**-0.25), ("zero", 0.0))
+        if exported
+    ]
     nodes = [
         *(helper.make_node("MatMul", ["x", f"w{part}"], [f"{part}1"]) for part in "qkv"),
         *(helper.make_node("Reshape", [f"{part}1", "split"], [f"{part}2"]) for part in "qkv"),
         helper.make_node("Transpose", ["q2"], ["q"], perm=[0, 2, 1, 3]),
         helper.make_node("Transpose", ["k2"], ["k"], perm=[0, 2, 3, 1]),
         helper.make_node("Transpose", ["v2"], ["v"], perm=[0, 2, 1, 3]),
-        helper.make_node("MatMul", ["q", "k"], ["s0" if mask else "s"]),
+        *(helper.make_node("Mul", [part, "scale"], [f"{part}s"]) for part in "qk" if exported),
+        helper.make_node("MatMul", ["qs", "ks"] if exported else ["q", "k"], ["s0" if mask else "s"]),
         *([helper.make_node("Add", ["s0", "mask"], ["s"])] if mask else []),
-        helper.make_node("Softmax", ["s"], ["p"], axis=-1),
+        helper.make_node("Softmax", ["s"], ["p0" if exported else "p"], axis=-1),
+        *([helper.make_node("IsNaN", ["p0"], ["none"])] if exported else []),
+        *([helper.make_node("Where", ["none", "zero", "p0"], ["p"])] if exported else []),
         helper.make_node("MatMul", ["p", "v"], ["a"]),
         helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1, 3]),
         helper.make_node("Reshape", ["t", "joined"], ["y"]),
@@ -46,7 +66,7 @@ def heads_model(outputs: Sequence[str] = ("y",), rows: int | str = 24, mask: boo
     if mask:
         inputs["mask"] = (1, 1, rows, rows)
     made = {name: shapes[name] for name in outputs}
-    model = make_model(nodes, {f"w{part}": (16, 16) for part in "qkv"}, inputs, made, 17, [split, joined])
+    model = make_model(nodes, {f"w{part}": (16, 16) for part in "qkv"}, inputs, made, 17, [split, joined, *numbers])
     rng = np.random.default_rng(0)
     for tensor in model.graph.initializer:
         if tensor.name.startswith("w"):
@@ -163,3 +183,52 @@ def test_layers_in_bfloat16_stay_apart() -> None:
     machine = replace(TARGET, l1=256, l2=256)
     result = compile_model_with(heads_model(), machine, TuneOptions(fresh=True, precision="bf16"))
     assert not any(task.task.name.startswith("attention") for task in result.tasks)
+
+
+@pytest.mark.parametrize("target", [GPUS["a100"], GPUS["t4"], EMULATED], ids=lambda target: target.name)
+def test_a_gpu_has_one_kernel_with_scales_and_guards(target: Machine) -> None:
+    graph = with_attention(import_model(heads_model(mask=True, exported=True)), target)
+    assert sorted(task.weight for task in graph.tasks) == [1, 1, 3]
+    (attention,) = (task for task in graph.tasks if task.name.startswith("attention"))
+    shapes = [tuple(int(extent) for extent in parameter.ty.shape) for parameter in attention.function.params]
+    assert sorted(shapes) == [(1, 1, 24, 24), (1, 2, 24, 8), *[(1, 24, 16)] * 3], "neither scale nor 0 is a parameter"
+
+
+@pytest.mark.compiles
+@pytest.mark.skipif(not opencl_devices(), reason="OpenCL finds no device here")
+@pytest.mark.parametrize("exported", [False, True])
+def test_a_gpu_computes_it_tuned_and_saved(exported: bool, tmp_path: Path) -> None:
+    model, folder = heads_model(mask=True, exported=exported), tmp_path / "heads.sd"
+    target = sd.parse_machine("opencl")
+    result = sd.tune_model(model, target=target, trials=6, search="random", fresh=True, out=folder)
+    assert "gpu_attention" in {step["sketch"] for step in result.model.metadata.provenance["schedules"]}
+    assert result.verified.max_error < 1e-5
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((1, 24, 16)).astype(np.float32)
+    mask = np.triu(np.full((24, 24), -np.inf, np.float32), 1)[np.newaxis, np.newaxis]
+    mask[..., 7, :] = -np.inf
+    feeds = {"x": x, "mask": mask}
+    (right,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    assert np.isnan(right[0, 7]).all() != exported
+    np.testing.assert_allclose(sd.load(folder).run(feeds)["y"], right, rtol=1e-4, atol=1e-5)
+
+
+def decoder(keys: int) -> onnx.ModelProto:
+    """A query of each of 2 heads, which attends to some keys of 64."""
+    nodes = [
+        helper.make_node("MatMul", ["q", "k"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    inputs: dict[str, tuple[int | str, ...]] = {"q": (2, 1, 64), "k": (2, 64, keys), "v": (2, keys, 64)}
+    return make_model(nodes, {}, inputs, {"y": (2, 1, 64)})
+
+
+def test_a_gpu_has_three_kernels_for_few_queries_and_many_keys() -> None:
+    few, many = (with_attention(import_model(decoder(keys)), GPUS["a100"]) for keys in (512, 513))
+    assert has_attention(few) and not has_attention(many)
+
+
+def test_a_head_that_does_not_fit_a_gpu_stays_apart() -> None:
+    small = replace(GPUS["a100"], shared_per_block=1 << 8)
+    assert not has_attention(with_attention(import_model(heads_model()), small))

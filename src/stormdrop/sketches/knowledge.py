@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from .contract import AnySketch, Bounded, Described, Estimator
 from .cpu.attention.chain import find_chain
 from .cpu.contractions import dot_products
 from .cpu.tiles.instructions import product_of
+from .gpu.attention.parts import find_attention
+from .gpu.attention.sketch import GpuAttention
 
 FEATURES = ("knobs", "analytic", "both", "statements")
 """The kinds of features that a cost model can see; see `features`."""
@@ -84,28 +87,47 @@ def multiplies_bfloat16(target: Cpu) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionInBlocks:
-    """An attention whose scores one kernel may compute in blocks of rows, which stay in a cache.
+class OneAttention:
+    """An attention that one kernel may compute, without all scores at a time.
 
     Attributes:
         factors: The buffers that its two products multiply.
         heads: How many heads there are.
-        head_bytes: The size of all scores of a head.
+        rows: The queries of a head.
+        score_bytes: The size of all scores of a head.
+        key_bytes: The size of the keys and the values of a head.
     """
 
     factors: frozenset[Any]
     heads: int
-    head_bytes: int
+    rows: int
+    score_bytes: int
+    key_bytes: int
 
 
-def attention_in_blocks(graph: StageGraph) -> AttentionInBlocks | None:
-    """A function as an attention that one kernel may compute; None if the sketch does not take it."""
+def one_attention(graph: StageGraph, target: Machine) -> OneAttention | None:
+    """A function as an attention that one kernel of a machine may compute; None if no sketch takes it."""
     try:
-        chain = find_chain(graph)
+        return _attention_of_gpu(graph, target) if isinstance(target, Gpu) else _attention_of_cpu(graph)
     except UnsupportedFunction:
         return None
+
+
+def _attention_of_cpu(graph: StageGraph) -> OneAttention:
+    chain = find_chain(graph)
     factors = {load.source for product in (chain.scores, chain.values) for load in product.factors}
-    return AttentionInBlocks(frozenset(factors), chain.heads, 4 * chain.rows * chain.scores.column.extent)
+    keys, elements = chain.scores.column.extent, chain.scores.steps + chain.values.column.extent
+    return OneAttention(frozenset(factors), chain.heads, chain.rows, 4 * chain.rows * keys, 4 * keys * elements)
+
+
+def _attention_of_gpu(graph: StageGraph, target: Gpu) -> OneAttention | None:
+    parts = find_attention(graph)
+    if GpuAttention().space(Workload.create("attention", graph.function()), target) is None:
+        return None  # it takes more shared memory than there is
+    factors = {load.source for load in (parts.query, parts.keys, parts.values)}
+    heads = math.prod(axis.extent for axis in parts.heads)
+    rows, keys, elements = parts.row.extent, parts.key.extent, parts.depth.extent + parts.column.extent
+    return OneAttention(frozenset(factors), heads, rows, 4 * rows * keys, 4 * keys * elements)
 
 
 def unit(target: Machine) -> int:

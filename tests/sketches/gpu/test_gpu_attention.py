@@ -201,8 +201,9 @@ def attention(
         attention(),
         attention(lambda product, *i: te.if_then_else(i[2] >= i[3], product[i] * 0.25, -1e9)),
         attention(output=lambda sums: te.compute((2, 3, 17, 12), lambda *i: te.tanh(sums[i]))),
+        attention(query_of=lambda queries, b, h, i, d: queries[b, i, h * 8 + d] * 2.0),
     ],
-    ids=["shared keys", "causal", "epilogue"],
+    ids=["shared keys", "causal", "epilogue", "scaled queries"],
 )
 def test_other_layouts_and_scores(work: Workload) -> None:
     ((sketch, space),) = sketches_for(work, A100)
@@ -232,7 +233,7 @@ def with_another_row(product: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         attention(weights=without_maximum),
         attention(weights=lambda scores: te.compute(scores.shape, lambda *i: softmax_of(scores)[i] + 1.0)),
         attention(with_another_row),
-        attention(query_of=lambda queries, b, h, i, d: queries[b, i, h * 8 + d] * 2.0),
+        attention(query_of=lambda queries, b, h, i, d: te.exp(queries[b, i, h * 8 + d])),
     ],
     ids=["matmul", "scores", "no maximum", "changed weights", "another row", "computed queries"],
 )

@@ -2,9 +2,11 @@
 
     matmul(q, k) -> softmax -> matmul(_, v)      ->      matmul_softmax_matmul(q, k, v)
 
-Three kernels write and read all scores three times. One kernel computes them in blocks that stay in a cache (see
-`sketches.cpu.attention`). It is taken if the scores need more than four times the second caches of all cores. With
-fewer scores three kernels are as fast, and each of them is scheduled for itself.
+Three kernels write and read all scores three times. On a CPU one kernel computes them in blocks that stay in a cache
+(see `sketches.cpu.attention`). It is taken if the scores need more than four times the second caches of all cores. With
+fewer scores three kernels are as fast, and each of them is scheduled for itself. On a GPU one kernel has its scores in
+registers (see `sketches.gpu.attention`). There it is taken, unless a head has few queries and many keys: then a few
+blocks would read all keys and values, for which three kernels use the whole GPU.
 """
 
 from __future__ import annotations
@@ -14,28 +16,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
-from tvm.ir import TensorLoad
+from tvm.ir import GenericConst, TensorLoad
+from tvm.ir.prim.expr import FloatImm
 
 from ...ir.expressions import rewrite_loads, simplified
 from ...ir.stages import Stage, StageGraph, intermediate, shape_of
 from ...ir.workload import canonical, canonical_stages
 from ...machine.contract import Machine
 from ...machine.cpu import Cpu
-from ...sketches.knowledge import AttentionInBlocks, attention_in_blocks
+from ...sketches.knowledge import OneAttention, one_attention
 from ...sketches.registry import BUILTIN
 from ...tuning.options import FLOAT32, TuneOptions
 from ..graph.expressions import calls_kernel, variables_of
 from ..graph.graph import Graph
+from ..tensors import array_of
 from .rewriting import rewrite_main
 
 _DEFAULTS = TuneOptions()
-_LEAST_RATIO = 4  # of the scores to the second caches of all cores, from which on one kernel pays
+_LEAST_RATIO = 4  # of the scores to the second caches of all cores, from which on one kernel pays on a CPU
+# On a GPU: the queries of a head, or else the bytes of its keys and values. A multiprocessor reads these in some 3 us,
+# at 64 bytes a cycle; two launches take as long.
+_FEW_ROWS, _MANY_BYTES = 16, 256 << 10
 
 
 def with_attention(graph: Graph, target: Machine, options: TuneOptions = _DEFAULTS) -> Graph:
-    """The graph with one kernel for each attention that is large for the caches of a machine.
+    """The graph with one kernel for each attention for which that pays on a machine.
 
     Args:
         graph: The model, at all of its sizes.
@@ -43,7 +51,7 @@ def with_attention(graph: Graph, target: Machine, options: TuneOptions = _DEFAUL
         options: How it is tuned. The graph stays as it is in another precision, which has no such kernel, and if the
             sketches are not the built-in ones, which alone schedule it.
     """
-    if not isinstance(target, Cpu) or options.precision != FLOAT32 or options.sketches not in (None, BUILTIN):
+    if options.precision != FLOAT32 or options.sketches not in (None, BUILTIN):
         return graph
     mods = [_fused(each.mod, target) for each in graph.sizes]
     if all(mod is each.mod for mod, each in zip(mods, graph.sizes, strict=True)):
@@ -64,7 +72,7 @@ class _Attention:
     joined: _Joined
 
 
-def _fused(mod: tvm.IRModule, target: Cpu) -> tvm.IRModule:
+def _fused(mod: tvm.IRModule, target: Machine) -> tvm.IRModule:
     """The module with these calls of `main` replaced; the module itself if there are none."""
     calls = _Calls(mod)
     found = [attention for variable in calls.made if (attention := calls.attention(variable, target)) is not None]
@@ -87,31 +95,32 @@ class _Calls:
         self._uses = Counter(variable for binding in bindings for variable in variables_of(binding.value))
         self._uses.update(variables_of(mod["main"].body.body))
 
-    def attention(self, last: relax.Var, target: Cpu) -> _Attention | None:
+    def attention(self, last: relax.Var, target: Machine) -> _Attention | None:
         """The attention whose result is a variable, if there is one, and if one kernel pays on a machine."""
-        for weights in self.made[last].args[1].fields:
-            if not self._has_one_reader(weights) or len(self.made[weights].args[1].fields) != 1:
-                continue
-            (scores,) = self.made[weights].args[1].fields
-            if self._has_one_reader(scores):
-                return self._with_moves([scores, weights, last], target)
+        for weights in filter(self._has_one_reader, self.made[last].args[1].fields):
+            for scores in filter(self._has_one_reader, self.made[weights].args[1].fields):
+                if (found := self._with_moves([scores, weights, last], target)) is not None:
+                    return found
         return None
 
     def _has_one_reader(self, value: Any) -> bool:
         """Whether a kernel makes a value, and nothing else but one call reads it."""
         return value in self.made and self._uses[value] == 1
 
-    def _with_moves(self, variables: list[relax.Var], target: Cpu) -> _Attention | None:
-        """What makes these variables, and what lays out its operands if nothing else reads that, as one call."""
+    def _with_moves(self, variables: list[relax.Var], target: Machine) -> _Attention | None:
+        """What makes these variables, and what lays out or scales its operands if nothing else reads that, as one call.
+
+        A scaled operand is taken where the sketch takes it.
+        """
         joined = self._join(variables)
-        found = None if joined is None else attention_in_blocks(joined.graph())
+        found = None if joined is None else one_attention(joined.graph(), target)
         if joined is None or found is None or not _pays(found, target):
             return None
         moves: list[relax.Var] = []
         for argument, buffer in joined.arguments.items():
-            if buffer in found.factors and self._has_one_reader(argument) and self._only_moves(argument):
+            if buffer in found.factors and self._has_one_reader(argument):
                 with_move = self._join([*moves, argument, *variables])
-                if with_move is not None and attention_in_blocks(with_move.graph()) is not None:
+                if with_move is not None and one_attention(with_move.graph(), target) is not None:
                     moves.append(argument)
         with_moves = self._join([*moves, *variables])
         assert with_moves is not None
@@ -126,10 +135,6 @@ class _Calls:
                 return None
             joined.add(variable, list(self.made[variable].args[1].fields), graph)
         return joined
-
-    def _only_moves(self, variable: relax.Var) -> bool:
-        graph = self._graph(variable)
-        return graph is not None and all(isinstance(stage.value, TensorLoad) for stage in graph.stages)
 
     def _graph(self, variable: relax.Var) -> StageGraph | None:
         return canonical_stages(self._mod[self.made[variable].args[0]])
@@ -150,15 +155,22 @@ class _Joined:
     results: dict[Any, Any]
 
     def add(self, variable: relax.Var, arguments: list[Any], graph: StageGraph) -> None:
-        """Adds a call of a function, the arguments of which were made before or are those of all calls."""
-        buffers = {}
+        """Adds a call of a function, the arguments of which are numbers, were made before or are those of all calls."""
+        buffers, numbers = {}, {}
         for argument, buffer in zip(arguments, graph.inputs, strict=True):
+            if (number := _number(argument)) is not None:
+                numbers[buffer] = number
+                continue
             known = self.results if argument in self.results else self.arguments
             buffers[buffer] = known.setdefault(argument, _like(buffer))
         (output,) = graph.outputs
         buffers[output] = self.results[variable] = _like(output)
+
+        def read(load: Any) -> Any:
+            return numbers.get(load.source, buffers.get(load.source, load.source)[tuple(load.indices)])
+
         for stage in graph.stages:
-            value = rewrite_loads(stage.value, lambda load: buffers.get(load.source, load.source)[tuple(load.indices)])
+            value = rewrite_loads(stage.value, read)
             self.stages.append(replace(stage, value=value, buffer=buffers.get(stage.buffer, stage.buffer)))
 
     def graph(self) -> StageGraph:
@@ -167,6 +179,14 @@ class _Joined:
         graph = StageGraph((*self.arguments.values(), output), tuple(self.stages))
         graph = graph.inlined(lambda stage: not isinstance(stage.value, TensorLoad))
         return graph.mapped(_with_simple_indices)
+
+
+def _number(argument: Any) -> FloatImm | None:
+    """A constant of one element as a number, such as a scale."""
+    if not isinstance(argument, GenericConst) or str(argument.ty.dtype) != "float32":
+        return None
+    array = array_of(argument)
+    return FloatImm("float32", float(array.item())) if array.size == 1 and np.isfinite(array).all() else None
 
 
 def _like(buffer: Any) -> Any:
@@ -179,11 +199,17 @@ def _with_simple_indices(stage: Stage) -> Stage:
     return replace(stage, value=simplified(stage.value, extents))
 
 
-def _pays(found: AttentionInBlocks, target: Cpu) -> bool:
-    """Whether the scores of one head do not fit a first cache, and those of all heads exceed the second ones by far."""
+def _pays(found: OneAttention, target: Machine) -> bool:
+    """Whether one kernel is expected to be faster than three.
+
+    On a CPU: whether the scores of one head do not fit a first cache, and those of all heads exceed the second ones by
+    far.
+    """
+    if not isinstance(target, Cpu):
+        return found.rows >= _FEW_ROWS or found.key_bytes <= _MANY_BYTES
     if not target.l1 or not target.l2:
         return False  # nothing is known of the caches
-    of_head = found.head_bytes
+    of_head = found.score_bytes
     return of_head > target.l1 and found.heads * of_head > _LEAST_RATIO * target.cores * target.l2
 
 

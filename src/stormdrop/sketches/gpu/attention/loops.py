@@ -281,7 +281,7 @@ class _Kernel:
         parts, sizes, sums = self._parts, self._sizes, self._sums
         row_thread, key_thread = self._places(thread)
         written = parts.store.buffer[parts.store.indices]
-        vector = math.gcd(self._vector, contiguous_elements(written, parts.column))
+        vector, zero = math.gcd(self._vector, contiguous_elements(written, parts.column)), FloatImm(_TYPE, 0.0)
 
         def store_row(i: Any) -> Any:
             in_block = i * sizes.row_threads + row_thread
@@ -295,6 +295,8 @@ class _Kernel:
                 def element(e: Any) -> Any:
                     position = {parts.row.var: row, parts.column.var: first + e, **self._heads}
                     result = self._output[thread, i, own + e] / sums[thread, i]
+                    if parts.guarded:
+                        result = tirx.if_then_else(sums[thread, i] > zero, result, zero)
                     return parts.stored(result, position)
 
                 there = [row < parts.row.extent] if parts.row.extent % sizes.height else []
@@ -304,7 +306,7 @@ class _Kernel:
 
             return SeqStmt(
                 [
-                    BufferStore(sums, FloatImm(_TYPE, 0.0), [thread, i]),
+                    BufferStore(sums, zero, [thread, i]),
                     self._of_row(thread, in_block, lambda e: BufferStore(sums, sums[thread, i] + e, [thread, i])),
                     _unrolled(self._columns // vector, chunk),
                 ]

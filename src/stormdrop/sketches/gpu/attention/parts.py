@@ -4,7 +4,8 @@
     score[h, i, j]    = any function of product[h, i, j], such as its scale and a mask
     output[h, i, c]   = sum over j of softmax(score[h, i, ...])[j] value[h, j, c]
 
-h stands for any number of axes. Queries, keys and values are read from inputs, each with any index.
+h stands for any number of axes. Queries, keys and values are read from inputs, each with any index. Queries and keys
+may be multiplied by numbers. A softmax that is no number, because nothing may be attended to, may be 0 instead.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tvm.tirx import BufferStore
 from tvm_ffi import structural_equal
 
 from ....errors import UnsupportedFunction
-from ....ir.contractions.contraction import fused_epilogue, multiplied_loads
+from ....ir.contractions.contraction import fused_epilogue
 from ....ir.expressions import Expr, loads_in, rewrite_loads, substitute, variables
 from ....ir.stages import Axis, Stage, StageGraph
 
@@ -46,6 +47,7 @@ class AttentionParts:
         score: What a product becomes before the softmax.
         sums: The buffer that stands for the sums over the keys in what `store` writes.
         store: What writes the output, over heads, row and column.
+        guarded: Whether the weights of a row are 0 if they are no numbers.
     """
 
     parameters: tuple[Any, ...]
@@ -61,6 +63,7 @@ class AttentionParts:
     score: Expr
     sums: Any
     store: Stage
+    guarded: bool
 
     def scored(self, product: Expr, position: Mapping[Any, Expr]) -> Expr:
         """What a product becomes before the softmax, at a position of the axes."""
@@ -113,8 +116,11 @@ def find_attention(graph: StageGraph) -> AttentionParts:
     columns = [axis for axis in last.spatial if axis.var not in of_last]
     column = _only(columns)
     of_last |= _first(columns, column)
-    values = _other_factor(substitute(last.value, of_last), weight, summed)
-    query, keys, depth = _factors(product, _only_load(score, product.buffer), key)
+    values, guarded = _other_factor(substitute(last.value, of_last), weight, summed)
+    element = _only_load(score, product.buffer)
+    query, keys, depth, scale = _factors(product, element, key)
+    if scale != 1.0:
+        score = _with_element(score, {}, product.buffer, element * FloatImm("float32", scale))
     shared = variables(keys) | variables(values)
     rows = [axis for axis in top.spatial if axis.var not in shared]
     if not rows or {load.source for load in (query, keys, values)} & {stage.buffer for stage in graph.stages}:
@@ -126,7 +132,7 @@ def find_attention(graph: StageGraph) -> AttentionParts:
         raise UnsupportedFunction("what follows reads the scores")
     return AttentionParts(
         graph.parameters, heads, rows[-1], key, depth, column, query, keys, values, product.buffer, score,
-        last.buffer, store,
+        last.buffer, store, guarded,
     )  # fmt: skip
 
 
@@ -178,29 +184,51 @@ def _positions(stage: Stage, buffer: Any, variables_of_rows: Sequence[Any]) -> d
     return dict(zip(indices, variables_of_rows, strict=True))
 
 
-def _other_factor(value: Expr, weight: Expr, summed: Expr) -> Any:
-    """What the weight of a softmax is multiplied by."""
+def _other_factor(value: Expr, weight: Expr, summed: Expr) -> tuple[Any, bool]:
+    """What the weight of a softmax is multiplied by, and whether the weight is 0 instead of no number."""
     one = FloatImm("float32", 1.0)
     normalized = (weight / summed, weight * (one / summed))
     if isinstance(value, prim.Mul):
         for factor, other in ((value.a, value.b), (value.b, value.a)):
-            if isinstance(other, TensorLoad) and any(structural_equal(factor, each) for each in normalized):
-                return other
+            inner = _without_guard(factor)
+            if isinstance(other, TensorLoad) and any(structural_equal(inner, each) for each in normalized):
+                return other, inner is not factor
     raise UnsupportedFunction("the second product is not that of a softmax and an input")
 
 
-def _factors(product: Stage, element: Any, key: Axis) -> tuple[Any, Any, Axis]:
-    """The query, the key and the depth of the product that is read as an element."""
+def _without_guard(value: Expr) -> Expr:
+    """The x of `0 if x is no number else x`; any other value as it is."""
+    if not isinstance(value, prim.Select) or not structural_equal(value.true_value, FloatImm("float32", 0.0)):
+        return value
+    condition = value.condition
+    if isinstance(condition, prim.LT) and structural_equal(condition.a, tirx.const(0, condition.a.ty.dtype)):
+        condition = condition.b
+    condition = condition.value if isinstance(condition, prim.Cast) else condition
+    guarded = structural_equal(condition, tirx.isnan(value.false_value))
+    return value.false_value if guarded else value
+
+
+def _factors(product: Stage, element: Any, key: Axis) -> tuple[Any, Any, Axis, float]:
+    """The query, the key and the depth of the product that is read as an element, and what it is multiplied by."""
     _plain(product)
-    loads = multiplied_loads(product)
-    if loads is None:
-        raise UnsupportedFunction("the first product is not one of two inputs")
-    positions = dict(zip(_variables(product.spatial), element.indices, strict=True))
     depth = _only(product.reductions)
-    positions |= _first(product.reductions, depth)
-    first, second = (substitute(load, positions) for load in loads)
-    if key.var in variables(first):
-        first, second = second, first
-    if key.var in variables(first) or (key.var not in variables(second) and key.extent > 1):
+    positions = dict(zip(_variables(product.spatial), element.indices, strict=True))
+    loads, scale = _multiplied(substitute(product.value, positions | _first(product.reductions, depth)))
+    if len(loads) != 2:
+        raise UnsupportedFunction("the first product is not one of two inputs")
+    query, keys = reversed(loads) if key.var in variables(loads[0]) else loads
+    if key.var in variables(query) or (key.var not in variables(keys) and key.extent > 1):
         raise UnsupportedFunction("queries depend on the key, or keys do not")
-    return first, second, depth
+    return query, keys, depth, scale
+
+
+def _multiplied(value: Expr) -> tuple[list[Any], float]:
+    """The elements whose product a value is, and the product of the numbers in it."""
+    if isinstance(value, FloatImm):
+        return [], float(value.value)
+    if isinstance(value, TensorLoad):
+        return [value], 1.0
+    if not isinstance(value, prim.Mul):
+        raise UnsupportedFunction("what is multiplied is computed here")
+    (left, first), (right, second) = _multiplied(value.a), _multiplied(value.b)
+    return left + right, first * second
