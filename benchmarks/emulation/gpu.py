@@ -80,6 +80,8 @@ HALVES = (
     "matmul m=32 n=48 k=32 dtype=float16",
     "matmul m=24 n=40 k=72 dtype=float16",
     "matmul m=64 n=64 k=96 dtype=bfloat16",
+    "matmul m=24 n=40 k=72 dtype=int8",
+    "dense m=24 n=40 k=72 bias=1 act=relu dtype=uint8 requantize=1",
     "batch_matmul b=2 m=19 n=23 k=45 dtype=bfloat16",
     "batch_matmul b=2 m=35 n=34 k=66 transpose_b=1 dtype=float16",
     "conv2d n=1 h=7 w=7 ci=8 co=16 kh=3 kw=3 pad=1 bias=1 act=relu dtype=bfloat16",

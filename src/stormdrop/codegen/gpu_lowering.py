@@ -43,6 +43,7 @@ from ..runtime.device.code import DeviceKernel, Launch
 from .bfloat16 import with_bits, with_rounding_on_cuda
 from .lowering import function_pass
 
+_ALIKE = ("int8", "uint8", "uint16")  # types that are copied as float16
 _SHARED_AT_LAUNCH = "tirx.use_dyn_shared_memory"  # TVM's tag
 
 GPU_PIPELINE = "stormdrop_gpu"
@@ -137,13 +138,18 @@ def _with_scalars_of_warps(function: PrimFunc) -> PrimFunc:
 
 
 def _with_half_zeros(function: PrimFunc) -> PrimFunc:
-    """A function that copies vectors of 16-bit integers, or zeros in their place, as float16.
+    """A function that copies vectors of integers of 8 or 16 bits, or zeros in their place, as float16.
 
-    The bits are the same, and TVM makes asynchronous copies only where the zeros are floats.
+    The bits are the same. TVM makes asynchronous copies only where zeros are floats, and wrong CUDA of zeros of 8 bits.
     """
 
-    def half(buffer: Any) -> Any:
-        return tirx.decl_buffer(buffer.shape, FLOAT16, buffer.name, data=buffer.data, scope=buffer.scope(), layout=None)
+    def half(buffer: Any, index: Any, count: int) -> tuple[Any, Any]:
+        """The declaration of a buffer as float16, and that buffer with the positions of a vector in it."""
+        each = 2 // np.dtype(str(buffer.dtype)).itemsize  # elements in a float16
+        extents = [prim.FloorDiv(extent, IntImm("int32", each)) for extent in buffer.shape]
+        found = tirx.decl_buffer(extents, FLOAT16, buffer.name, data=buffer.data, scope=buffer.scope(), layout=None)
+        base = prim.FloorDiv(index.base, IntImm("int32", each)) if each > 1 else index.base
+        return DeclBuffer(found, data=buffer.data), (found, prim.Ramp(base, 1, count))
 
     def copied(node: Any) -> Any:
         if not isinstance(node, BufferStore) or intrinsic(node.value) != "if_then_else":
@@ -151,13 +157,18 @@ def _with_half_zeros(function: PrimFunc) -> PrimFunc:
         condition, load, zeros = node.value.args
         if not isinstance(load, TensorLoad) or not isinstance(zeros, prim.Broadcast):
             return node
-        if str(node.buffer.dtype) != "uint16" or not isinstance(zeros.value, IntImm) or int(zeros.value) != 0:
+        dtype = str(node.buffer.dtype)
+        if dtype not in _ALIKE or not isinstance(zeros.value, IntImm) or int(zeros.value) != 0:
             return node
-        source, target = half(load.source), half(node.buffer)
-        zeros = prim.Broadcast(FloatImm(FLOAT16, 0.0), zeros.lanes)
-        value = tirx.if_then_else(condition, source[tuple(load.indices)], zeros)
-        declared = [DeclBuffer(new, data=old.data) for new, old in ((source, load.source), (target, node.buffer))]
-        return SeqStmt([*declared, BufferStore(target, value, node.indices)])
+        size = int(zeros.lanes) * np.dtype(dtype).itemsize
+        indices = (*load.indices, *node.indices)
+        if size % 4 or not all(isinstance(index, prim.Ramp) and int(index.stride) == 1 for index in indices):
+            return node
+        (declared, (source, begin)), (target_declared, (target, to)) = (
+            half(buffer, index, size // 2) for buffer, index in zip((load.source, node.buffer), indices, strict=True)
+        )
+        value = tirx.if_then_else(condition, source[begin], prim.Broadcast(FloatImm(FLOAT16, 0.0), size // 2))
+        return SeqStmt([declared, target_declared, BufferStore(target, value, [to])])
 
     if str(function.attrs["target"].kind.name) != "cuda":
         return function

@@ -70,6 +70,13 @@ WORKLOADS = {
     "tf32_remainders": rounded(operators.matmul(24, 40, 72)),
     "tf32_dense": rounded(operators.dense(24, 40, 72, bias=1, act="relu", residual=1)),
     "tf32_convolution": rounded(operators.conv2d(1, 7, 7, 8, 16, 3, 3, pad=1, bias=1, act="relu")),
+    "bytes": operators.matmul(64, 96, 128, dtype="int8"),
+    "bytes_transposed": operators.batch_matmul(2, 32, 64, 48, transpose_b=1, dtype="uint8"),
+    "bytes_odd": operators.batch_matmul(2, 19, 23, 45, dtype="uint8"),
+    "bytes_dense": operators.dense(24, 40, 72, bias=1, act="relu", dtype="int8", requantize=1),
+    "bytes_convolution": operators.conv2d(
+        1, 7, 7, 16, 16, 3, 3, pad=1, bias=1, act="relu", dtype="uint8", requantize=1
+    ),
     "pixels": operators.conv2d(1, 5, 5, 32, 48, 1, 1, bias=1, dtype="bfloat16"),
 }
 
@@ -132,7 +139,7 @@ def test_nvcc_takes_it(name: str) -> None:
             copies = re.findall(r"cp\.async\.c[ag]\.shared\.global", sources[-1])
             row = workload.inputs[1].shape[-1] * np.dtype(workload.inputs[1].dtype).itemsize
             assert bool(copies) == (config["stages"] > 1 and row % 4 == 0)
-            depth = 8 if "tf32" in sources[-1] else 16
+            depth = 8 if "tf32" in sources[-1] else 32 if "s8.s32" in sources[-1] else 16
             assert f"mma.sync.aligned.m16n8k{depth}" in sources[-1] and "ldmatrix.sync.aligned" in sources[-1]
             (launch,) = launches(function, device)
             assert launch.threads == 32 * config["rows"][1] * config["columns"][1]

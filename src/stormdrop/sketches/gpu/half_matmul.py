@@ -1,31 +1,31 @@
-"""A function as a product of matrices for tensor cores: factors of 16 bits or TF32, float32 sums, whole fragments."""
+"""A function as a product of matrices for tensor cores: of bytes, 16 bits or TF32, in whole fragments."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 from tvm.ir.prim import expr as prim
-from tvm.ir.prim.expr import FloatImm, IntImm
+from tvm.ir.prim.expr import IntImm
 from tvm.s_tir import Schedule
 from tvm.sym import Analyzer
 
 from ...errors import UnsupportedFunction
 from ...ir.contractions.factors import factors_of
-from ...ir.dtypes import BFLOAT16, FLOAT16, TF32
+from ...ir.dtypes import BFLOAT16, FLOAT16, TF32, is_integer
 from ...ir.expressions import rewrite_loads, substitute, tf32, variables
 from ...ir.kept import kept
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...ir.workload import Workload
-from ...machine.gpu import WARP
+from ...machine.gpu import WARP, WORD
 from .contraction import FusedContraction, find_fused_contraction
 
 SIDE = 16
-"""Rows, columns and depth of a fragment."""
+"""Rows and columns of a fragment."""
 MOST_WARPS = 16
 """The most warps of a block."""
 MOST_FRAGMENTS = 16
@@ -33,12 +33,13 @@ MOST_FRAGMENTS = 16
 
 _OTHER_REGISTERS = 40  # of a thread, besides those of sums and operands: what `ptxas` took for some kernels, and more
 _VECTOR = 16  # bytes that a thread copies at a time
+_BYTES = {"int8"}, {"int8", "uint8"}  # types of both operands
 _TILES = 8, 8, 4  # fragments of a block along rows and columns, and of a step, which are enough
 
 
 @dataclass(frozen=True, eq=False)
 class HalfMatmul:
-    """A product of matrices of float16, bfloat16 or TF32, summed up in float32, in whole fragments.
+    """A product of matrices of float16, bfloat16, TF32 or bytes, summed up in 32 bits, in whole fragments.
 
     Attributes:
         fused: The function. The axes of its contraction are those of batches, the rows, the columns and the depth.
@@ -47,7 +48,8 @@ class HalfMatmul:
         columns: That of the last one.
         depth: That of the sum.
         transposed: Whether the second operand is read as [column, depth].
-        dtype: The type of both operands; "tf32" for float32 whose products are in TF32.
+        dtype: The type of the operands; "tf32" for float32 whose products are in TF32. If it is "uint8", the second
+            operand is int8.
         vectors: The elements of each operand that are contiguous and aligned in every row, up to 16 bytes.
         written: The elements of the output that are so, up to two.
         direct: Whether the operands are inputs of the function, as they are.
@@ -67,7 +69,17 @@ class HalfMatmul:
     @property
     def element_bytes(self) -> int:
         """The bytes of an element of the operands."""
-        return 4 if self.dtype == TF32 else 2
+        return 4 if self.dtype == TF32 else np.dtype(self.dtype).itemsize
+
+    @property
+    def fragment_depth(self) -> int:
+        """The depth of a fragment."""
+        return _fragment_depth(self.dtype)
+
+    @property
+    def words(self) -> int:
+        """The words of a fragment of an operand that a lane holds."""
+        return SIDE * self.fragment_depth * self.element_bytes // (WARP * WORD)
 
 
 @kept
@@ -75,7 +87,7 @@ def find_matmul(workload: Workload) -> HalfMatmul:
     """The matmul that a function is, or that its convolution is if a row is a pixel and the depth is a window.
 
     Raises:
-        UnsupportedFunction: It is no matmul in half precision or TF32.
+        UnsupportedFunction: It is no matmul in half precision, in TF32 or of bytes.
     """
     fused = find_fused_contraction(workload)
     stage = fused.stage
@@ -83,12 +95,24 @@ def find_matmul(workload: Workload) -> HalfMatmul:
     assert factors is not None
     loads = [factor.load for factor in factors]
     dtypes = {TF32 if factor.rounded else factor.dtype for factor in factors}
-    if dtypes not in ({FLOAT16}, {BFLOAT16}, {TF32}) or str(stage.buffer.dtype) != "float32":
-        raise UnsupportedFunction("no product of float16, bfloat16 or TF32 with float32 sums")
+    if dtypes not in ({FLOAT16}, {BFLOAT16}, {TF32}, *_BYTES) or str(stage.buffer.dtype) != _sums(*dtypes):
+        raise UnsupportedFunction("no product of float16, bfloat16, TF32 or bytes with sums of 32 bits")
     if tuple(stage.indices) != tuple(axis.var for axis in stage.spatial):
         raise UnsupportedFunction("the sums are laid out otherwise")
     parts = _Parts.of(stage, *loads)
-    return _matmul_of(fused, parts, dtypes.pop())
+    dtype = TF32 if TF32 in dtypes else str(parts.first.source.dtype)
+    if len(dtypes) > 1 and dtype == "int8":
+        raise UnsupportedFunction("the second operand is uint8")
+    return _matmul_of(fused, parts, dtype)
+
+
+def _sums(*dtypes: str) -> str:
+    """The type in which products of operands are summed up."""
+    return "int32" if all(map(is_integer, dtypes)) else "float32"
+
+
+def _fragment_depth(dtype: str) -> int:
+    return 2 * SIDE if is_integer(dtype) else SIDE
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +155,8 @@ def _matmul_of(fused: FusedContraction, parts: _Parts, dtype: str) -> HalfMatmul
     """
     stage = fused.stage
     extents = [math.prod(axis.extent for axis in axes) for axes in (parts.rows, (parts.column,), parts.depth)]
-    whole = [SIDE * _fragments(extent, tile) for extent, tile in zip(extents, _TILES, strict=True)]
+    sides = SIDE, SIDE, _fragment_depth(dtype)
+    whole = [side * _fragments(extent, side, tile) for extent, side, tile in zip(extents, sides, _TILES, strict=True)]
     along = parts.depth[-1] if parts.transposed else parts.column
     vectors = (
         _contiguous(parts.first, parts.depth[-1], fused.producers),
@@ -155,7 +180,7 @@ def _over_fragments(
     names = ("row", "column", "depth")
     axes = [Axis(variable(name), extent, name == "depth") for name, extent in zip(names, whole, strict=True)]
     former: list[Sequence[Axis]] = [parts.rows, (parts.column,), parts.depth]
-    dtype = str(parts.first.source.dtype)
+    sum_dtype = str(stage.buffer.dtype)
     producers, loads = list(fused.producers), []
     for position, (load, kinds) in enumerate(
         ((parts.first, (0, 2)), (parts.second, (1, 2) if parts.transposed else (2, 1)))
@@ -171,19 +196,20 @@ def _over_fragments(
             values |= _parts_of(axis.var, former[kind])
             if extents[kind] != whole[kind]:
                 there.append(_within(axis.var, extents[kind], vectors[position]))
+        dtype = str(load.source.dtype)
         element = load.source[tuple(substitute(index, values) for index in load.indices)]
         if there:
-            element = tirx.if_then_else(tirx.all(*there), element, FloatImm(dtype, 0.0))
+            element = tirx.if_then_else(tirx.all(*there), element, tirx.const(0, dtype))
         operand = intermediate(f"operand{position}", [axis.extent for axis in own], dtype)
         producers.append(Stage(operand.name, tuple(own), operand, tuple(axis.var for axis in own), element))
         loads.append(operand[tuple(axis.var for axis in (*(new for _, new in outer), *(axes[k] for k in kinds)))])
-    sums = intermediate("sums", [*(axis.extent for axis in batch), *whole[:2]], "float32")
+    sums = intermediate("sums", [*(axis.extent for axis in batch), *whole[:2]], sum_dtype)
     product = replace(
         stage,
         axes=(*batch, *axes),
         buffer=sums,
         indices=tuple(axis.var for axis in (*batch, *axes[:2])),
-        value=prim.Mul(*(tf32(load) if dtype == "float32" else prim.Cast("float32", load) for load in loads)),
+        value=prim.Mul(*(tf32(load) if dtype == "float32" else prim.Cast(sum_dtype, load) for load in loads)),
     )
     epilogue = _over_rows(fused.epilogue or _copied(stage), stage, parts, sums, extents)
     graph = StageGraph(graph.parameters, (*producers, product, epilogue))
@@ -255,9 +281,9 @@ def _contiguous(load: Any, axis: Axis, producers: Sequence[Stage]) -> int:
     return width
 
 
-def _fragments(extent: int, tile: int) -> int:
+def _fragments(extent: int, side: int, tile: int) -> int:
     """The fragments along an axis: as many as it needs, or up to an eighth more if these divide into better tiles."""
-    needed = -(-extent // SIDE)
+    needed = -(-extent // side)
     return max(range(needed, needed * 9 // 8 + 1), key=lambda count: (math.gcd(count, tile), -count))
 
 
@@ -284,6 +310,53 @@ def _copied(stage: Stage) -> Stage:
     return Stage("copied", axes, stage.buffer, indices, stage.buffer[indices])
 
 
+Layout = Callable[[Any, Any], tuple[Any, Any]]
+"""The lane of an element of a fragment, and its position in the lane's registers, by its row and column."""
+
+
+def layout_of(matmul: HalfMatmul, position: int) -> Layout:
+    """The layout of an operand's fragments, which are [row, depth], [column, depth] or [depth, column].
+
+    Args:
+        matmul: The matmul.
+        position: 0 for the first operand, 1 for the second one.
+    """
+    second, by_depth = position == 1, position == 1 and not matmul.transposed
+    if matmul.dtype == TF32:
+        return lambda i, j: words_by_lanes(*((j, i) if by_depth else (i, j)), second)
+    if matmul.element_bytes == 2:
+        return pairs_by_lanes
+    return (lambda i, j: (i % 16 // 4 + j % 8 * 4, j // 8 * 8 + i // 16 * 4 + i % 4)) if by_depth else _bytes_by_lanes
+
+
+def pairs_by_lanes(i: Any, j: Any) -> tuple[Any, Any]:
+    """The layout of sums, and of operands of 16 bits.
+
+    Lane l has rows l / 4 and l / 4 + 8 of a fragment, and of its columns two neighbours in each half.
+
+    Args:
+        i: The row.
+        j: The column.
+    """
+    return i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i // 8 * 2 + j % 2
+
+
+def _bytes_by_lanes(i: Any, j: Any) -> tuple[Any, Any]:
+    return i % 8 * 4 + j % 16 // 4, j // 16 * 8 + i // 8 * 4 + j % 4
+
+
+def words_by_lanes(outer: Any, depth: Any, second: bool) -> tuple[Any, Any]:
+    """Where an element of an operand of TF32 is in a fragment: the lane, and the position in its registers.
+
+    Args:
+        outer: Its row in the first operand, its column in the second one.
+        depth: Its depth.
+        second: Whether it is of the second operand.
+    """
+    position = outer // 8 * 4 + depth // 4 if second else depth // 8 * 4 + depth % 8 // 4 * 2 + outer // 8
+    return outer % 8 * 4 + depth % 4, position
+
+
 @dataclass(frozen=True)
 class WarpLoops:
     """The loops of a tiled matmul that others are computed in, the outermost first.
@@ -303,29 +376,32 @@ class WarpLoops:
     product: Any
 
 
-def thread_registers(rows: Sequence[Any], columns: Sequence[Any], element_bytes: int = 2) -> Any:
+def thread_registers(rows: Sequence[Any], columns: Sequence[Any], words: int = 4) -> Any:
     """An estimate of the registers of a thread.
 
     Args:
         rows: The factors of rows: blocks, warps of a block, fragments of a warp, each an integer or shape (n,).
         columns: The same of columns.
-        element_bytes: The bytes of an element of the operands.
+        words: Those of a fragment of an operand that a lane holds.
     """
-    return 8 * rows[2] * columns[2] + 2 * element_bytes * (rows[2] + columns[2]) + _OTHER_REGISTERS
+    return 8 * rows[2] * columns[2] + words * (rows[2] + columns[2]) + _OTHER_REGISTERS
 
 
-def tile_in_warps(schedule: Schedule, block: Any, config: Mapping[str, Any]) -> WarpLoops:
+def tile_in_warps(
+    schedule: Schedule, block: Any, config: Mapping[str, Any], depth_of_fragment: int = SIDE
+) -> WarpLoops:
     """Tiles the products in blocks, warps, steps and fragments, and binds the first two.
 
     Args:
         schedule: The schedule.
         block: The block of the products.
         config: `rows` and `columns` have three factors (blocks, warps, fragments), `steps` two (steps, fragments).
+        depth_of_fragment: The depth of a fragment.
     """
     *batch, row, column, depth = schedule.get_loops(block)
     i0, i1, i2, i3 = schedule.split(row, [*config["rows"], SIDE])
     j0, j1, j2, j3 = schedule.split(column, [*config["columns"], SIDE])
-    k0, k1, k2 = schedule.split(depth, [*config["steps"], SIDE])
+    k0, k1, k2 = schedule.split(depth, [*config["steps"], depth_of_fragment])
     schedule.reorder(*batch, i0, j0, i1, j1, k0, k1, i2, j2, i3, j3, k2)
     blocks, warps = schedule.fuse(*batch, i0, j0), schedule.fuse(i1, j1)
     schedule.bind(blocks, "blockIdx.x")
@@ -350,14 +426,16 @@ def share_among_threads(schedule: Schedule, nest: Any, outside: int, warps: int,
     schedule.vectorize(elements)
 
 
-def split_into_fragments(schedule: Schedule, nest: Any) -> Any:
+def split_into_fragments(schedule: Schedule, nest: Any, sides: Sequence[int] = (SIDE, SIDE)) -> Any:
     """Tiles the last two loops of a nest in fragments; returns the outer loop inside of a fragment.
 
     Args:
         schedule: The schedule.
         nest: The block.
+        sides: The rows and columns of a fragment.
     """
-    rows, columns = schedule.get_loops(nest)[-2:]
-    (i0, i1), (j0, j1) = schedule.split(rows, [None, SIDE]), schedule.split(columns, [None, SIDE])
+    (i0, i1), (j0, j1) = (
+        schedule.split(loop, [None, side]) for loop, side in zip(schedule.get_loops(nest)[-2:], sides, strict=True)
+    )
     schedule.reorder(i0, j0, i1, j1)
     return i1

@@ -18,7 +18,7 @@ import tvm.script
 from tvm.s_tir import TensorIntrin
 from tvm.tirx import PrimFunc
 
-from ...ir.dtypes import FLOAT16, TF32
+from ...ir.dtypes import FLOAT16, TF32, is_integer
 from .tf32 import tf32_intrinsics
 
 _LOCK = threading.Lock()
@@ -37,15 +37,18 @@ def cuda_intrinsics() -> Any:
 
 
 def mma_intrinsics(shared: str, dtype: str, transposed: bool) -> dict[str, str]:
-    """The names of the intrinsics of a product of matrices by `ldmatrix` and `mma`, with sums in float32, by their use.
+    """The names of the intrinsics of a product of matrices by `ldmatrix` and `mma`, with sums of 32 bits, by use.
 
     TVM has none for bfloat16. They are those for float16 with another type in them: `ldmatrix` moves bits.
 
     Args:
         shared: The scope of shared memory that the operands are in.
-        dtype: The type of the operands, "float16" or "bfloat16", or "tf32".
+        dtype: The type of the operands: "float16", "bfloat16", "tf32" or "int8"; "uint8" if only the first one is that,
+            and the second one is int8.
         transposed: Whether the second operand is read as [column, depth].
     """
+    if is_integer(dtype):
+        return _of_bytes(shared, dtype, transposed)
     names = dict(cuda_intrinsics().get_mma_intrin_group(shared, "global", FLOAT16, "float32", False, transposed))
     if dtype == FLOAT16:
         return names
@@ -58,6 +61,26 @@ def mma_intrinsics(shared: str, dtype: str, transposed: bool) -> dict[str, str]:
             found = TensorIntrin.get(name)
             TensorIntrin.register(names[use], _in_bfloat16(found.desc), _in_bfloat16(found.impl))
     return names
+
+
+def _of_bytes(shared: str, dtype: str, transposed: bool) -> dict[str, str]:
+    """Those of a product of bytes, with sums in int32. TVM has them for other scopes, and for int8 only."""
+    cuda = cuda_intrinsics()
+    names = {use: f"stormdrop_{dtype}_{use}_{shared}_{transposed}" for use in ("load_a", "load_b", "compute")}
+    if TensorIntrin.get(names["compute"], allow_missing=True) is None:
+        found = TensorIntrin.get("mma_i8i8i32_trans_b" if transposed else "mma_i8i8i32")
+        first = cuda.get_ldmatrix_intrin(32, "int8", "A", False, shared)
+        first, product = [[_of_first(each, dtype) for each in pair] for pair in (first, (found.desc, found.impl))]
+        TensorIntrin.register(names["load_a"], *first)
+        TensorIntrin.register(names["load_b"], *cuda.get_ldmatrix_intrin(32, "int8", "B", transposed, shared))
+        TensorIntrin.register(names["compute"], *product)
+    return names | {"init": "mma_fill_16x16_i32"}
+
+
+def _of_first(function: PrimFunc, dtype: str) -> PrimFunc:
+    """The same function of int8 for a first operand of another type, which stands before the second one."""
+    pattern = r'((?:A|warp|shared): T\.Buffer\(\(\d+, \d+\), |"col", |type_annotation\()"int8"'
+    return tvm.script.from_source(re.sub(pattern, rf'\1"{dtype}"', function.script()))
 
 
 def _in_bfloat16(function: PrimFunc) -> PrimFunc:

@@ -1,4 +1,4 @@
-"""The sketch `gpu_mma`: products of 16-bit floats or TF32 on tensor cores since sm_80, fed by copies beside them.
+"""The sketch `gpu_mma`: products of 16-bit floats, TF32 or bytes on tensor cores since sm_80, fed by copies.
 
     for blocks of rows and columns:                                         blockIdx.x
         for warps:                                                          threadIdx.y
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -49,14 +49,16 @@ from .half_matmul import (
     MOST_WARPS,
     SIDE,
     HalfMatmul,
+    Layout,
     find_matmul,
+    layout_of,
+    pairs_by_lanes,
     share_among_threads,
     split_into_fragments,
     thread_registers,
     tile_in_warps,
 )
 from .intrinsics import mma_intrinsics
-from .tf32 import lane_and_position, pairs_by_lanes
 from .tiling import shared_bytes
 from .times.fragments import FragmentTilings, expected_seconds
 
@@ -67,9 +69,6 @@ _SHARED = "shared.dyn"
 
 Tiles = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]
 """Factors of rows and columns (blocks, warps, fragments of a warp) and of steps (steps, fragments of a step)."""
-
-Layout = Callable[[Any, Any], Sequence[Any]]
-"""The lane of an element of a fragment, and its position in the lane's registers, by its row and column."""
 
 
 class GpuMma:
@@ -89,10 +88,10 @@ class GpuMma:
         """The seconds that `times/fragments.py` expects of n configurations, shape (n,)."""
         matmul = find_matmul(workload)
         rows, columns, steps = (np.asarray(knobs[name]).T for name in ("rows", "columns", "steps"))
-        registers, stages = thread_registers(rows, columns, matmul.element_bytes), knobs["stages"]
+        registers, stages = thread_registers(rows, columns, matmul.words), knobs["stages"]
         shared = _shared_bytes(matmul, (rows, columns, steps), stages)
         sizes = (matmul.batches, rows, columns, steps, stages, registers, shared)
-        tilings = FragmentTilings(*sizes, matmul.vectors, conflicts=1, element_bytes=matmul.element_bytes)
+        tilings = FragmentTilings(*sizes, matmul.vectors, 1, matmul.element_bytes, matmul.fragment_depth)
         return expected_seconds(tilings, target, workload.bytes)
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
@@ -105,7 +104,7 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
     matmul = find_matmul(workload)
     schedule = Schedule(tvm.IRModule({"main": matmul.fused.graph.function()}), debug_mask=0)
     block, output = _with_sums_in_registers(schedule, matmul, "warp" if tensorized else "local")
-    loops = tile_in_warps(schedule, block, config)
+    loops = tile_in_warps(schedule, block, config, matmul.fragment_depth)
     schedule.reverse_compute_at(output, loops.warps)
     _write_by_lanes(schedule, output, matmul.written)
     if tensorized:
@@ -116,7 +115,7 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
         staged = schedule.cache_read(block, position, scope, [block])  # what follows may read it as well
         schedule.compute_at(staged, loops.steps)
         share_among_threads(schedule, staged, 3, config["rows"][1] * config["columns"][1], matmul.vectors[position])
-        schedule.storage_align(staged, 0, -2, SIDE, _paddings(matmul)[position])
+        schedule.storage_align(staged, 0, -2, matmul.fragment_depth, _paddings(matmul)[position])
         loaded.append(schedule.cache_read(block, position, "warp" if tensorized else "local"))
         schedule.compute_at(loaded[-1], loops.fragments)
     for stage in matmul.fused.producers:
@@ -129,9 +128,11 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
     if tensorized:
         names = mma_intrinsics(_SHARED, matmul.dtype, matmul.transposed)
         for position, load in enumerate(loaded):
-            loop = split_into_fragments(schedule, load)
-            layout = _words_by_lanes(matmul, position) if matmul.dtype == TF32 else pairs_by_lanes
-            schedule.transform_layout(load, ("write", 0), _by_lanes(schedule, load, layout))
+            sides = (SIDE, matmul.fragment_depth)
+            sides = sides[::-1] if position == 1 and not matmul.transposed else sides
+            loop = split_into_fragments(schedule, load, sides)
+            by_lanes = _by_lanes(schedule, load, layout_of(matmul, position), sides)
+            schedule.transform_layout(load, ("write", 0), by_lanes)
             schedule.tensorize(loop, names[("load_a", "load_b")[position]])
         schedule.tensorize(loops.product, names["compute"])
         schedule.tensorize(schedule.get_loops(initial)[-2], names["init"])
@@ -158,23 +159,17 @@ def _write_by_lanes(schedule: Schedule, output: Any, vector: int) -> None:
         schedule.vectorize(j3)
 
 
-def _by_lanes(schedule: Schedule, block: Any, layout: Layout = pairs_by_lanes) -> IndexMap:
+def _by_lanes(
+    schedule: Schedule, block: Any, layout: Layout = pairs_by_lanes, sides: Sequence[int] = (SIDE, SIDE)
+) -> IndexMap:
     """Where the elements of fragments are: the fragment, the lane of the warp, and the position in its registers."""
     (written,) = schedule.get(block).writes
 
     def position(*index: Any) -> list[Any]:
         *batch, i, j = index
-        return [*batch, i // SIDE, j // SIDE, *layout(i % SIDE, j % SIDE)]
+        return [*batch, i // sides[0], j // sides[1], *layout(i % sides[0], j % sides[1])]
 
     return IndexMap.from_func(position, ndim=len(written.region), index_dtype="int32")
-
-
-def _words_by_lanes(matmul: HalfMatmul, position: int) -> Layout:
-    """The layout of an operand of TF32, as [row, depth], [column, depth] or [depth, column]."""
-    second = position == 1
-    if second and not matmul.transposed:
-        return lambda depth, column: lane_and_position(column, depth, second)
-    return lambda outer, depth: lane_and_position(outer, depth, second)
 
 
 def _paddings(matmul: HalfMatmul) -> tuple[int, int]:
@@ -197,7 +192,7 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     knobs = [
         Tile("rows", matmul.rows // SIDE, 3),
         Tile("columns", matmul.columns // SIDE, 3),
-        Tile("steps", matmul.depth // SIDE, 2),
+        Tile("steps", matmul.depth // matmul.fragment_depth, 2),
         Ordinal("stages", _STAGES),
     ]
     constraints = [
@@ -238,19 +233,21 @@ def _candidates(matmul: HalfMatmul) -> Iterator[dict[str, Any]]:
             inner = largest_divisor(extent // SIDE, fragments)
             outer = largest_divisor(extent // SIDE // inner, warps)
             tiles[name] = (extent // SIDE // inner // outer, outer, inner)
-        inner = largest_divisor(matmul.depth // SIDE, depth)
-        tiles["steps"] = (matmul.depth // SIDE // inner, inner)
+        fragments = matmul.depth // matmul.fragment_depth
+        inner = largest_divisor(fragments, depth)
+        tiles["steps"] = (fragments // inner, inner)
         yield from ({**tiles, "stages": stages} for stages in _STAGES)
 
 
 def _fits_registers(matmul: HalfMatmul, rows: Sequence[int], columns: Sequence[int], target: Gpu) -> bool:
-    warps = min(MOST_WARPS, target.warps_by_registers(thread_registers(rows, columns, matmul.element_bytes)))
+    warps = min(MOST_WARPS, target.warps_by_registers(thread_registers(rows, columns, matmul.words)))
     return rows[1] * columns[1] <= warps and rows[2] * columns[2] <= MOST_FRAGMENTS
 
 
 def _shared_bytes(matmul: HalfMatmul, tiles: Tiles, stages: Any) -> Any:
     """Bytes of shared memory of a block."""
-    height, width, depth = (SIDE * math.prod(tile[1:]) for tile in tiles)
+    sides = SIDE, SIDE, matmul.fragment_depth
+    height, width, depth = (side * math.prod(tile[1:]) for side, tile in zip(sides, tiles, strict=True))
     first, second = _paddings(matmul)
     parts = height * (depth + first), width * (depth + second) if matmul.transposed else depth * (width + second)
     return shared_bytes(stages * matmul.element_bytes * elements for elements in parts)

@@ -14,7 +14,6 @@ loaded, since nothing but products reads them.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import tvm.script
 from tvm.s_tir import TensorIntrin
@@ -22,6 +21,7 @@ from tvm.script import tirx as tirx_script
 from tvm.tirx import PrimFunc
 
 from ...ir.expressions import tf32
+from .half_matmul import pairs_by_lanes, words_by_lanes
 
 _ROUND = """
 __forceinline__ __device__ float stormdrop_tf32(float value) {
@@ -48,7 +48,7 @@ _LOADED = """
             with T.sblock("load"):
                 v, w = T.axis.remap("SS", [i, j])
                 T.reads(shared[v, w])
-                lane, position = T.meta_var(lane_and_position({outer}, {depth}, {second}))
+                lane, position = T.meta_var(words_by_lanes({outer}, {depth}, {second}))
                 T.writes(warp[lane, position])
                 warp[lane, position] = shared[v, w]
 """
@@ -87,8 +87,8 @@ _SUMMED = """
             with T.sblock("sum"):
                 x, y, z = T.axis.remap("SSR", [i, j, k])
                 lane, position = T.meta_var(pairs_by_lanes(x, y))
-                lane_a, position_a = T.meta_var(lane_and_position(x, z, False))
-                lane_b, position_b = T.meta_var(lane_and_position(y, z, True))
+                lane_a, position_a = T.meta_var(words_by_lanes(x, z, False))
+                lane_b, position_b = T.meta_var(words_by_lanes(y, z, True))
                 T.reads(C[lane, position], A[lane_a, position_a], B[lane_b, position_b])
                 T.writes(C[lane, position])
                 C[lane, position] = C[lane, position] + tf32(A[lane_a, position_a]) * tf32(B[lane_b, position_b])
@@ -104,26 +104,6 @@ _BY_MMA = """
                         C.data, C.elem_offset + 8 * lane + 4 * column, False, dtype="float32"
                     ))
 """
-
-
-def pairs_by_lanes(i: Any, j: Any) -> tuple[Any, Any]:
-    """Where an element of the sums, or of a 16-bit operand, is in a fragment: the lane and its register.
-
-    Lane l has rows l / 4 and l / 4 + 8 of a fragment, and of its columns two neighbours in each half.
-    """
-    return i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i // 8 * 2 + j % 2
-
-
-def lane_and_position(outer: Any, depth: Any, second: bool) -> tuple[Any, Any]:
-    """Where an element of an operand is in a fragment: the lane of the warp, and the position in its registers.
-
-    Args:
-        outer: Its row in the first operand, its column in the second one.
-        depth: Its depth.
-        second: Whether it is of the second operand.
-    """
-    position = outer // 8 * 4 + depth // 4 if second else depth // 8 * 4 + depth % 8 // 4 * 2 + outer // 8
-    return outer % 8 * 4 + depth % 4, position
 
 
 @cache
@@ -154,7 +134,7 @@ def tf32_intrinsics(shared: str, transposed: bool) -> dict[str, str]:
 _NAMES = {
     "T": tirx_script,
     "tf32": tf32,
-    "lane_and_position": lane_and_position,
+    "words_by_lanes": words_by_lanes,
     "pairs_by_lanes": pairs_by_lanes,
     "ROUND": _ROUND,
 }

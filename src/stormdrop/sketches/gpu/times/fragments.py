@@ -47,7 +47,8 @@ class FragmentTilings:
         shared: Bytes of shared memory of a block, shape (n,).
         fetch: For each operand the elements that a thread fetches at a time, each an integer or shape (n,).
         conflicts: How often a load of a fragment from shared memory is repeated, an integer or shape (n,).
-        element_bytes: The bytes of an element of the operands. Products of TF32, in 4 bytes, take twice as long.
+        element_bytes: The bytes of an element of the operands.
+        depth: The depth of a fragment. A product of fragments takes as long as its operands have bytes.
     """
 
     batches: int
@@ -60,6 +61,7 @@ class FragmentTilings:
     fetch: Sequence[Any]
     conflicts: Any
     element_bytes: int = _HALF
+    depth: int = _SIDE
 
 
 def expected_seconds(tilings: FragmentTilings, device: Gpu, moved: float) -> NDArray[np.float64]:
@@ -79,16 +81,18 @@ def expected_seconds(tilings: FragmentTilings, device: Gpu, moved: float) -> NDA
     warps, fragments = row_warps * column_warps, row_fragments * column_fragments
     sides = depth * row_warps * row_fragments, depth * column_warps * column_fragments  # fragments of a step
     staged, threads = sum(sides), warps * WARP
-    fetches = sum(np.ceil(side * _SIDE**2 / threads / width) for side, width in zip(sides, tilings.fetch, strict=True))
+    fetches = sum(
+        np.ceil(side * _SIDE * tilings.depth / threads / width)
+        for side, width in zip(sides, tilings.fetch, strict=True)
+    )
 
-    words = tilings.element_bytes / _HALF
-    fragment = _SIDE * _SIDE * tilings.element_bytes
-    rate = tensor_rate(device.name, device.arch) / words
-    product = 2 * _SIDE**3 / rate  # cycles, if all four tensor cores multiply
+    fragment = _SIDE * tilings.depth * tilings.element_bytes  # bytes
+    halves = fragment / (_SIDE * _SIDE * _HALF)
+    product = 2 * _SIDE**3 * halves / tensor_rate(device.name, device.arch)  # cycles, if all four cores multiply
     multiply = warps * fragments * depth * product
     loaded = warps * depth * (row_fragments + column_fragments) * tilings.conflicts
     shared = (loaded + staged) * fragment / _LINE
-    issue = warps * (depth * fragments * _INSTRUCTIONS * words + CHOSEN.fetch * fetches) / SCHEDULERS
+    issue = warps * (depth * fragments * _INSTRUCTIONS * halves + CHOSEN.fetch * fetches) / SCHEDULERS
     cache = staged * fragment / _CACHE_BYTES
     busy = overlapped(CHOSEN, np.maximum(multiply, issue), shared, cache)
 
