@@ -154,6 +154,7 @@ def test_large_matmuls_have_large_tiles_that_need_more_shared_memory_than_usual(
     workload = operators.matmul(4096, 4096, 4096, dtype="float16")
     space = space_of(workload)
     config: Mapping[str, Any] = space.config(space.origin)
+    assert config["panel"] == 8
     assert config["rows"][1] * config["rows"][2] >= 8 and config["columns"][1] * config["columns"][2] >= 8
     (launch,) = launches(GpuMma().apply(workload, A100, config).main, A100)
     assert launch.shared > A100.shared_per_block

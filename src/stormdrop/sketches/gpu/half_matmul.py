@@ -396,14 +396,16 @@ def tile_in_warps(
         schedule: The schedule.
         block: The block of the products.
         config: `rows` and `columns` have three factors (blocks, warps, fragments), `steps` two (steps, fragments).
+            Blocks go through so many rows of them as `panel` says, column by column; by default through one.
         depth_of_fragment: The depth of a fragment.
     """
     *batch, row, column, depth = schedule.get_loops(block)
     i0, i1, i2, i3 = schedule.split(row, [*config["rows"], SIDE])
     j0, j1, j2, j3 = schedule.split(column, [*config["columns"], SIDE])
     k0, k1, k2 = schedule.split(depth, [*config["steps"], depth_of_fragment])
-    schedule.reorder(*batch, i0, j0, i1, j1, k0, k1, i2, j2, i3, j3, k2)
-    blocks, warps = schedule.fuse(*batch, i0, j0), schedule.fuse(i1, j1)
+    panels, i0 = schedule.split(i0, [None, config.get("panel", 1)])
+    schedule.reorder(*batch, panels, j0, i0, i1, j1, k0, k1, i2, j2, i3, j3, k2)
+    blocks, warps = schedule.fuse(*batch, panels, j0, i0), schedule.fuse(i1, j1)
     schedule.bind(blocks, "blockIdx.x")
     schedule.bind(warps, "threadIdx.y")
     return WarpLoops(blocks, warps, k0, k1, i3)

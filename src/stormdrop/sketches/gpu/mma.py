@@ -11,9 +11,10 @@
                         sums += product of fragments                        mma.sync.m16n8k16
             output = epilogue(sums), from registers, two elements at a time
 
-`stages` parts are on their way or in use at a time. Rows in shared memory are followed by 16 unused bytes, so that the
-eight rows that `ldmatrix` reads at once are in different banks. Operands are float16 or bfloat16, sums are float32. In
-TF32, operands are float32, and the lanes of a warp load a [depth, column] one by one (see `tf32`).
+Blocks that run at the same time share operands in the second cache: `panel` rows of blocks are gone through column by
+column. `stages` parts are on their way or in use at a time. Rows in shared memory are followed by 16 unused bytes, so
+that the eight rows that `ldmatrix` reads at once are in different banks. Operands are float16, bfloat16 or bytes. In
+TF32 they are float32, and lanes load a [depth, column] one by one (see `tf32`). Sums are float32, or int32 of bytes.
 Other axes, such as that of a batch, are blocks. Rows, columns and depth that are no multiples of 16 are filled up with
 zeros in shared memory. If rows of an operand are no multiples of 16 bytes, copies are smaller. A convolution is such a
 product, too: `half_matmul` says how.
@@ -65,6 +66,7 @@ from .times.fragments import FragmentTilings, expected_seconds
 _PADDING = 16  # bytes after each row in shared memory that `ldmatrix` reads
 _PADDING_OF_WORDS = 32  # bytes after each row whose words lanes load one by one
 _STAGES = (1, 2, 3, 4)
+_PANELS = (1, 2, 4, 8)
 _SHARED = "shared.dyn"
 
 Tiles = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]
@@ -80,7 +82,8 @@ class GpuMma:
     def space(self, workload: Workload, target: Gpu) -> Space | None:
         """The tilings of a matmul within the device's limits; None if the function or the device is none for it.
 
-        The knobs are blocks, warps and fragments of rows and of columns, the depth of a step, and the stages.
+        The knobs are blocks, warps and fragments of rows and of columns, the depth of a step, the stages, and how many
+        rows of blocks are a panel.
         """
         return _space(workload, target)
 
@@ -194,6 +197,7 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
         Tile("columns", matmul.columns // SIDE, 3),
         Tile("steps", matmul.depth // matmul.fragment_depth, 2),
         Ordinal("stages", _STAGES),
+        Ordinal("panel", _PANELS),
     ]
     constraints = [
         Constraint(
@@ -209,6 +213,7 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
         Constraint(
             ("steps", "stages"), lambda steps, stages: stages == 1 or steps[0] >= stages, "no more stages than steps"
         ),
+        Constraint(("rows", "panel"), lambda rows, panel: rows[0] % panel == 0, "whole panels of blocks"),
     ]
     fitting = [
         config
@@ -235,7 +240,7 @@ def _candidates(matmul: HalfMatmul) -> Iterator[dict[str, Any]]:
             tiles[name] = (extent // SIDE // inner // outer, outer, inner)
         fragments = matmul.depth // matmul.fragment_depth
         inner = largest_divisor(fragments, depth)
-        tiles["steps"] = (fragments // inner, inner)
+        tiles |= {"steps": (fragments // inner, inner), "panel": math.gcd(tiles["rows"][0], _PANELS[-1])}
         yield from ({**tiles, "stages": stages} for stages in _STAGES)
 
 
