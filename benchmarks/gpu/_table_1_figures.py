@@ -29,6 +29,8 @@ def show(name: str, entries: Mapping[str, Any], against: str) -> None:
         against: the arm that the others are compared with, besides torch.
     """
     kinds = list(dict.fromkeys(label.partition(" #")[0] for entry in entries.values() for label in entry["efforts"]))
+    with_torch = any(label.startswith("torch") for entry in entries.values() for label in entry["times"])
+    rival = "torch (cuBLAS, cuDNN; no TF32)" if with_torch else against
     rows: list[list[str]] = []
     speeds: dict[str, dict[str, float]] = {}  # over torch (over `against` without torch), by shape and kind
     variable: defaultdict[str, dict[str, float]] = defaultdict(dict)
@@ -55,7 +57,7 @@ def show(name: str, entries: Mapping[str, Any], against: str) -> None:
             spent[kind] += [entry["efforts"][label] for label in labels]
             row.append(f"{speeds[shape][kind]:.3f} ({variable[kind][shape]:.1%})")
         rows.append(row)
-    table(["", "torch", *kinds], rows, "speed over torch's (cuBLAS, cuDNN; no TF32), mean of the runs; variability")
+    table(["", "reference", *kinds], rows, f"speed over that of {rival}, mean of the runs; variability")
     groups = {network: [shape for shape in speeds if shape[0] == letter] for letter, network in NETWORKS.items()}
     groups = {network: shapes for network, shapes in groups.items() if shapes} | {"all": list(speeds)}
     rows = []
@@ -81,13 +83,13 @@ def show(name: str, entries: Mapping[str, Any], against: str) -> None:
     table(
         ["", *groups, "tuning", "candidates"],
         rows,
-        f"geometric means of the speeds over torch's / over those of {against}, and of the variability",
+        f"geometric means of the speeds over {rival} / over {against}, and of the variability",
     )
     if means:
-        print(bars(name, "Speed over torch (cuBLAS, cuDNN; no TF32)", "geometric mean", list(groups), means))
+        print(bars(name, f"Speed over {rival}", "geometric mean", list(groups), means))
         heights = {kind: [speeds[shape].get(kind, 0.0) for shape in speeds] for kind in means}
         ranges = {kind: list(zip(*(reach[kind].get(shape, (0, 0)) for shape in speeds), strict=True)) for kind in means}
-        title = "Speed over torch, mean of the runs; from the slowest to the fastest (Figures 6, 11 to 13)"
+        title = f"Speed over {rival}, mean of the runs; from the slowest to the fastest (Figures 6, 11 to 13)"
         print(bars(f"{name}_shapes", title, "speed", list(speeds), heights, ranges))
     show_curves(entries)
 

@@ -56,7 +56,7 @@ from gpu._table_1_figures import show
 
 from stormdrop.bench.peers.torch_cuda import captured, event_seconds
 from stormdrop.codegen.compile import build_module
-from stormdrop.errors import StormdropError, one_line
+from stormdrop.errors import LockTimeout, StormdropError, one_line
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.contract import CUDA, Machine
 from stormdrop.machine.gpu import Gpu, require_gpu
@@ -189,7 +189,7 @@ def tried(
             schedule, effort = _of_meta_schedule(workload, arm, seed, target)
         else:
             schedule, effort = _of_ours(name, workload, arm, seed, target, slice_, fresh)
-    except SliceOver:
+    except (SliceOver, LockTimeout):  # another process has the machine: a later call tries again
         raise
     except Exception as error:  # noqa: BLE001  whatever TVM raises: hours of other tunings must not be lost
         print(f"{name}: {error}", file=sys.stderr, flush=True)
