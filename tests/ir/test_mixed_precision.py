@@ -1,4 +1,4 @@
-"""Functions whose parameters are stored in bfloat16."""
+"""Functions whose parameters are stored in bfloat16, or which multiply TF32."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from stormdrop import operators
 from stormdrop.ir.dtypes import BFLOAT16
-from stormdrop.ir.mixed_precision import copied_positions, factor_positions, in_low_precision, keeps_elements
+from stormdrop.ir.mixed_precision import copied_positions, factor_positions, in_low_precision, in_tf32, keeps_elements
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.stages import StageGraph
 from stormdrop.ir.workload import Workload
@@ -18,6 +18,22 @@ from stormdrop.ir.workload import Workload
 
 def of(*tensors: Any) -> StageGraph:
     return StageGraph.parse(te.create_prim_func(list(tensors)))
+
+
+def tf32(array: Any) -> Any:
+    """10 bits of the mantissa, ties away from 0."""
+    return ((array.view("u4") + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view("f4")
+
+
+@pytest.mark.parametrize("workload", [operators.dense(5, 7, 9, bias=1), operators.conv2d(1, 6, 6, 4, 8, 3, 3, pad=1)])
+def test_a_function_in_tf32_multiplies_rounded_factors(workload: Workload) -> None:
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(spec.shape, "f4") for spec in workload.inputs]
+    factors = [tf32(each) for each in inputs[:2]]
+    (expected,) = evaluate_graph(workload.graph, [*factors, *inputs[2:]])
+    (found,) = evaluate_graph(in_tf32(workload.graph), inputs)
+    np.testing.assert_array_equal(found, expected)
+    assert not np.array_equal(found, evaluate_graph(workload.graph, inputs)[0])
 
 
 WORKLOADS = [

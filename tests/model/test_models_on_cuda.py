@@ -152,6 +152,12 @@ def test_a_model_beyond_the_range_of_float16_is_refused(driver: CudaDriver) -> N
         sd.compile_model(source, target=sd.parse_machine("cuda/a100"), fresh=True, precision="fp16")
 
 
+@pytest.mark.parametrize("target", ["cuda/t4", "cpu/znver5"])
+def test_tf32_is_for_tensor_cores_that_have_it(target: str) -> None:
+    with pytest.raises(InputError, match=r"precision tf32 is for NVIDIA's GPUs since sm_80, not .*; take float32"):
+        sd.compile_model(seeded(residual_model()), target=sd.parse_machine(target), fresh=True, precision="tf32")
+
+
 def test_onnxruntime_runs_parts_on_the_gpu(driver: CudaDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = seeded(with_a_part())
     sd.compile_model(source, target=sd.parse_machine("cuda/a100"), fresh=True, out=tmp_path / "model.sd")
