@@ -162,10 +162,12 @@ def test_sizes_share_tasks() -> None:
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("mask", [False, True], ids=["plain", "mask"])
-def test_a_compiled_model_is_right(mask: bool) -> None:
+@pytest.mark.parametrize(
+    ("mask", "exported"), [(False, False), (True, False), (True, True)], ids=["plain", "mask", "exported"]
+)
+def test_a_compiled_model_is_right(mask: bool, exported: bool) -> None:
     """Compiling verifies it against the model that was imported; here it has the one kernel."""
-    model, options = heads_model(mask=mask), TuneOptions(fresh=True)
+    model, options = heads_model(mask=mask, exported=exported), TuneOptions(fresh=True)
     fused = compile_model_with(model, replace(TARGET, l1=256, l2=256), options)
     plain = compile_model_with(model, TARGET, options)
     rng = np.random.default_rng(1)
