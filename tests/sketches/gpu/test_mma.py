@@ -132,7 +132,7 @@ def test_nvcc_takes_it(name: str) -> None:
     for workload in (*WORKLOADS.values(), operators.matmul(1024, 2048, 512, dtype="float16")):
         space, rng = GpuMma().space(workload, device), np.random.default_rng(1)
         assert space is not None
-        for point in [space.origin, *(space.sample(rng) for _ in range(2))]:
+        for point in (space.origin, space.sample(rng)):
             config: Mapping[str, Any] = space.config(point)
             function = GpuMma().apply(workload, device, config).main
             sources.append(cuda_source(function, device))
@@ -147,7 +147,7 @@ def test_nvcc_takes_it(name: str) -> None:
     if shutil.which("nvcc"):
         for position, (kernel,) in enumerate(resources_of(sources, device)):
             assert 0 < kernel.registers <= 255
-            assert kernel.spilled == 0 or position % 3, "a default"
+            assert kernel.spilled == 0 or position % 2, "a default"
 
 
 def test_large_matmuls_have_large_tiles_that_need_more_shared_memory_than_usual() -> None:
