@@ -86,8 +86,11 @@ HALVES = (
     "batch_matmul b=2 m=35 n=34 k=66 transpose_b=1 dtype=float16",
     "conv2d n=1 h=7 w=7 ci=8 co=16 kh=3 kw=3 pad=1 bias=1 act=relu dtype=bfloat16",
     "conv2d n=2 h=9 w=9 ci=3 co=10 kh=3 kw=3 stride=2 pad=1 residual=1 dtype=bfloat16",
+    "dense m=1 n=13 k=88 dtype=bfloat16",
+    "dense m=1 n=13 k=96 dtype=int8",
+    "matmul m=1 n=40 k=13 dtype=bfloat16",
 )
-"""For tensor cores, which only the CUDA source has."""
+"""For tensor cores, which only the CUDA source has, and of types that PoCL lacks."""
 
 TF32 = (
     "matmul m=24 n=40 k=72",
@@ -97,7 +100,7 @@ TF32 = (
 """The same, in TF32."""
 
 _HOW = ("pocl", "oclgrind", "host")
-_TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2}
+_TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2, "int32": 0.0}
 _IN_TF32 = "tf32 "  # begins the name of a case
 _BATCH = 8  # executions of a process, after which they are written down
 

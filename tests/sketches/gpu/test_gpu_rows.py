@@ -64,6 +64,7 @@ def biased(shape: tuple[int, ...], axis: int, dtype: str) -> Workload:
         (operators.softmax(2, 264), {"threads": 32, "lanes": 1}),  # too many elements for the registers of a thread
         (operators.layer_norm(3, 51), {}),  # no vectors
         (operators.dense(1, 13, 88, bias=1), {"ahead": 2}),
+        (operators.dense(1, 5, 96, dtype="int8"), {"threads": 32, "lanes": 4}),
         (operators.reduce((7, 9, 4), (1, 2), kind="max"), {"threads": 32, "lanes": 4}),
         (normalised_images(3, 6, 10), {}),
         (half_rows(3, 72), {"threads": 64, "lanes": 4}),

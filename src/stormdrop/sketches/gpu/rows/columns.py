@@ -90,10 +90,7 @@ class _Kernel:
             return [
                 start(total, at),
                 For(other, 0, self._sums.extents[1], ForKind.SERIAL, gathering),
-                *(
-                    self._sums.at(part_of(result, stage), at, width=self._found.written, when=inside)
-                    for stage in others
-                ),
+                *(self._sums.at(part_of(result, stage), at, when=inside) for stage in others),
             ]
 
         body = [self._in_threads(adding), self._in_threads(finishing)]
@@ -115,10 +112,7 @@ class _Kernel:
         }
 
         def fetch(each: Fetched, *at: Any) -> Stage:
-            load = self._at(each.load, at)
-            if inside := [*self._inside_columns(at), *self._inside_terms(at)]:
-                load = tirx.if_then_else(all_of(inside), load, tirx.const(0, str(own[each].dtype)))
-            return Stage(own[each].name, (), own[each], at, load)
+            return Stage(own[each].name, (), own[each], at, self._at(each.load, at))
 
         def add(*at: Any) -> Stage:
             def held(load: Any) -> Any:
@@ -132,13 +126,15 @@ class _Kernel:
 
         turn = variable("round")
 
-        def each_step(make: Callable[..., Stage], width: int, sums: Sequence[int] = ()) -> Any:
+        def each_step(make: Callable[..., Stage], width: int = 0, sums: Sequence[int] = ()) -> Any:
             step = variable("step")
-            nest = self._terms.at(make, (*at, turn, step), sums, width)
+            place = (*at, turn, step)
+            when = all_of([*self._inside_columns(place), *self._inside_terms(place)]) if width else True
+            nest = self._terms.at(make, place, sums, width, when)
             return For(step, 0, self._terms.extents[4], ForKind.UNROLLED, nest)
 
         reads = [each_step(part_of(fetch, each), each.vector) for each in own]
-        body = sequence([*reads, each_step(add, 0, sums=(3, 4))])
+        body = sequence([*reads, each_step(add, sums=(3, 4))])
         return For(turn, 0, self._terms.extents[3], ForKind.SERIAL, body)
 
     def _inside_columns(self, at: Place) -> list[Expr]:

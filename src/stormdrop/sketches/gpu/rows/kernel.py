@@ -147,12 +147,10 @@ class _Kernel:
 
     def _fetch(self, each: Fetched, buffer: Buffer, place: Place) -> list[Any]:
         def fetch(*at: Any) -> Stage:
-            load = self._at(each.load, at)
-            if inside := [*self._inside_rows(at), *self._inside_terms(at)]:
-                load = tirx.if_then_else(all_of(inside), load, tirx.const(0, str(buffer.dtype)))
-            return Stage(buffer.name, (), buffer, at, load)
+            return Stage(buffer.name, (), buffer, at, self._at(each.load, at))
 
-        return [self._nests.at(fetch, place, width=each.vector)]
+        when = all_of([*self._inside_rows(place), *self._inside_terms(place)])
+        return [self._nests.at(fetch, place, width=each.vector, when=when)]
 
     def _value(self, stage: Stage, at: Place, own: Registers) -> Expr:
         """The value of a stage, of what is in registers."""
