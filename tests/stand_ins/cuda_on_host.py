@@ -244,6 +244,11 @@ def _without_cuda(source: str) -> str:
     return before.rpartition("#endif\n")[2] + kernel + rest
 
 
+def _variable(name: str) -> str:
+    """The variable of a buffer; TVM calls partial sums "t0.rf"."""
+    return name.replace(".", "_")
+
+
 def _main(
     launches: Sequence[KernelLaunch],
     sizes: Mapping[str, int],
@@ -255,10 +260,10 @@ def _main(
     lines = [_ANY, "int main() {"]
     for name, size in sizes.items():
         path = f'"{name}"' if name in outputs or name in given else "nullptr"
-        lines.append(f"  host_any {name}{{host_read({path}, {size})}};")
+        lines.append(f"  host_any {_variable(name)}{{host_read({path}, {size})}};")
     for launch in launches:
         grid, block = (", ".join(map(str, extents)) for extents in (launch.groups, launch.items))
-        call = f"{launch.kernel}({', '.join(launch.arguments)})"
+        call = f"{launch.kernel}({', '.join(map(_variable, launch.arguments))})"
         most = f", {blocks}" if blocks is not None and launch is launches[-1] else ""
         lines.append(f"  host_launch({{{grid}}}, {{{block}}}, [=] {{ {call}; }}{most});")
     lines += [f'  host_write("{name}.out", {name}.data, {sizes[name]});' for name in outputs]

@@ -81,7 +81,7 @@ def test_a_row_with_several_sums_adds_in_registers() -> None:
 def test_few_columns_share_their_terms_among_more_threads() -> None:
     for columns, lanes in ((1, 256), (2, 128), (16, 16), (40, 8)):
         space = space_of(softmax((1, 1000, columns), 1))
-        assert space.config(space.origin)["lanes"] >= lanes
+        assert space.columns([space.origin])["lanes"] >= lanes
 
 
 @pytest.mark.parametrize(("columns", "fits"), [(12_080, True), (12_087, False)])  # each array begins at 64 bytes

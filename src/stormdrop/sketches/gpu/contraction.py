@@ -10,6 +10,8 @@ It is Listing 1 of the AF-DS paper. `tiling` draws the tiles and counts the reso
 - Bias, residual and activation are computed when a thread's outputs leave its registers.
 - The loops inside a thread are unrolled up to a number of steps.
 - If outputs are few, the longest reduction may be split: `split_reduction` says how.
+- In two stages the next step is fetched, into a second half of shared memory, beside the products of this one. Copies
+  are asynchronous since sm_80 if they compute nothing. Else what is fetched waits in registers.
 
 Hardware limits are constraints of the space; `limits.py` lists them.
 """
@@ -38,9 +40,18 @@ from ...machine.gpu import Gpu
 from ...space import Constraint, Knob, Ordinal, Space, Tile
 from ..contract import Variant
 from .features import analytic_features
-from .limits import DEFAULT_UNROLL, MOST_INNERMOST, UNROLL, VECTORS, default_in_parts, tiling_constraints
+from .limits import (
+    DEFAULT_UNROLL,
+    MOST_INNERMOST,
+    UNROLL,
+    VECTORS,
+    default_in_parts,
+    pipeline_constraint,
+    tiling_constraints,
+    widest_fetches,
+)
 from .split_reduction import add_parts, of_parts, possible_parts, split_reduction
-from .tiled_loops import fetch_together, tile_and_bind
+from .tiled_loops import ASYNCHRONOUS_BYTES, STAGES, fetch_together, overlap_copies, tile_and_bind
 from .tiling import THREAD, ContractionAxes, Operand, Tilings
 from .times.tilings import expected_seconds
 
@@ -58,7 +69,7 @@ class GpuContraction:
         >>> work, a100 = operators.matmul(64, 64, 1024), GPUS["a100"]
         >>> ours, papers = GpuContraction().space(work, a100), GpuContraction(listing_1=True).space(work, a100)
         >>> [knob.name for knob in ours.knobs if knob not in papers.knobs]
-        ['parts']
+        ['parts', 'stages']
     """
 
     listing_1: bool = False
@@ -73,22 +84,24 @@ class GpuContraction:
         again, and a thread for each output is too few of them. `GpuStreaming` shares the terms of an output.
 
         The knobs are five factors per spatial axis, three per reduction, the elements per fetch of each operand,
-        the steps that are unrolled, and the parts of the longest reduction.
+        the steps that are unrolled, the parts of the longest reduction, and the stages of the loop over steps.
         """
         return _space(workload, target, self.listing_1)
 
     def features(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The seven of `analytic_features`, shape (n, 7), of n configurations given as n values of each knob."""
-        return analytic_features(_tilings(workload, knobs), target, knobs.get("parts", 1))
+        parts, stages = knobs.get("parts", 1), knobs.get("stages", 1)
+        return analytic_features(_tilings(workload, knobs), target, parts, stages)
 
     def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The seconds that `times/tilings.py`, which picks the default, expects of n configurations, shape (n,)."""
-        fetch, parts = (knobs["fetch0"], knobs["fetch1"]), knobs.get("parts", 1)
-        return expected_seconds(_tilings(workload, knobs), target, fetch, knobs["unroll"], parts=parts)
+        fetch, parts, stages = (knobs["fetch0"], knobs["fetch1"]), knobs.get("parts", 1), knobs.get("stages", 1)
+        tilings = _tilings(workload, knobs)
+        return expected_seconds(tilings, target, fetch, knobs["unroll"], parts=parts, stages=stages)
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
-        fused = find_fused_contraction(workload)
+        fused, pipelined = find_fused_contraction(workload), config.get("stages", 1) > 1
         schedule = Schedule(tvm.IRModule({"main": fused.graph.function()}), debug_mask=0)
         block, axes, parts = schedule.get_sblock(fused.stage.name), fused.axes, config.get("parts", 1)
         names = [_knob_name(fused.stage, axis.var) for axis in fused.stage.axes]
@@ -104,17 +117,28 @@ class GpuContraction:
         loops = dict(zip(names, schedule.get_loops(block), strict=True))
         tiled = tile_and_bind(schedule, loops, axes, factors)
         schedule.reverse_compute_at(output, tiled.threads, preserve_unit_loops=True)
+        steps = [schedule.fuse(*tiled.steps)] if pipelined else tiled.steps
+        copies = []
         count = math.prod(config[name][THREAD] for name, _ in fused.axes.spatial)
         for position in range(2):
             staged = schedule.cache_read(block, position, "shared", [block])  # what follows may read it as well
-            fetch_together(schedule, staged, tiled.steps, count, config[f"fetch{position}"])
+            fetch_together(schedule, staged, steps, count, config[f"fetch{position}"])
+            copies.append(staged)
         for stage in fused.producers:
             schedule.compute_inline(schedule.get_sblock(stage.name))
         if config["unroll"]:
             schedule.annotate(tiled.blocks, "pragma_auto_unroll_max_step", config["unroll"])
             schedule.annotate(tiled.blocks, "pragma_unroll_explicit", 1)
-        schedule.decompose_reduction(block, tiled.steps[0])
+        schedule.decompose_reduction(block, steps[0])
+        if pipelined:
+            sizes = {fused.axes.item_bytes * config[f"fetch{position}"] for position in range(2)}
+            overlap_copies(schedule, steps[0], copies, _copies_beside(fused, target) and sizes <= ASYNCHRONOUS_BYTES)
         return Variant(schedule.mod["main"])
+
+
+def _copies_beside(fused: FusedContraction, target: Gpu) -> bool:
+    """Whether a device copies the operands to shared memory beside other work."""
+    return target.asynchronous_copies and not fused.producers
 
 
 def _sum_in_registers(schedule: Schedule, block: Any, epilogue: Stage | None) -> Any:
@@ -294,26 +318,32 @@ def _knob_name(stage: Stage, variable: Any) -> str:
 @kept
 def _space(workload: Workload, target: Gpu, listing_1: bool) -> Space | None:
     try:
-        axes = find_fused_contraction(workload).axes
+        fused = find_fused_contraction(workload)
     except UnsupportedFunction:
         return None
+    axes = fused.axes
     if axes.read_once:
         return None
     parts = (1,) if listing_1 else possible_parts(axes)
-    found = default_in_parts(axes, target, parts)
+    beside = not listing_1 and _copies_beside(fused, target) and axes.item_bytes in ASYNCHRONOUS_BYTES
+    found = default_in_parts(axes, target, parts, STAGES if beside else STAGES[:1])
     if found is None:
         return None
-    tiling, default_parts = found
+    tiling, more = found
     knobs: list[Knob] = [Tile(name, extent, 5, max_inner=MOST_INNERMOST) for name, extent in axes.spatial]
     knobs += [Tile(name, extent, 3, max_inner=MOST_INNERMOST) for name, extent in axes.reductions]
     knobs += [Ordinal(f"fetch{position}", VECTORS) for position in range(2)]
     knobs.append(Ordinal("unroll", UNROLL))
-    origin = {**tiling, "fetch0": 1, "fetch1": 1, "unroll": DEFAULT_UNROLL}
+    # Vectors spare the copies beside products instructions. Others are not known to be contiguous in a default.
+    widths = widest_fetches(axes, tiling) if more["stages"] > 1 else (1, 1)
+    fetches = {f"fetch{position}": width for position, width in enumerate(widths)}
+    origin: dict[str, Any] = {**tiling, **fetches, "unroll": DEFAULT_UNROLL}
     constraints = tiling_constraints(axes, target)
-    if len(parts) > 1:
-        knobs.append(Ordinal("parts", parts, absent=1))
+    if not listing_1:
+        knobs += [Ordinal("parts", parts, absent=1), Ordinal("stages", STAGES, absent=1)]
         constraints.append(Constraint((axes.longest, "parts"), _Divided(), "each part has as many steps"))
-        origin["parts"] = default_parts
+        constraints.append(pipeline_constraint(axes, target))
+        origin |= more
     return Space(GpuContraction.name, knobs, constraints, origin)
 
 

@@ -37,13 +37,14 @@ NAMES = (
 """The names of the features, in the order of their columns."""
 
 
-def analytic_features(tilings: Tilings, device: Gpu, parts: Any = 1) -> NDArray[np.float64]:
+def analytic_features(tilings: Tilings, device: Gpu, parts: Any = 1, stages: Any = 1) -> NDArray[np.float64]:
     """The seven features of n tilings.
 
     Args:
         tilings: The tilings of one contraction.
         device: The GPU.
         parts: The parts of the longest reduction, which blocks of their own sum up: an integer or shape (n,).
+        stages: The steps whose operands are in shared memory at a time: an integer or shape (n,).
 
     Returns:
         Shape (n, 7), in the order of `NAMES`.
@@ -53,7 +54,7 @@ def analytic_features(tilings: Tilings, device: Gpu, parts: Any = 1) -> NDArray[
     transactions = sum(loads * conflicts for loads, conflicts in zip(tilings.loads, tilings.conflicts, strict=True))
     written = tilings.outputs * tilings.threads * blocks
     registers = np.minimum(tilings.registers, device.registers_per_thread(tilings.threads))
-    resident = device.blocks_per_multiprocessor(tilings.threads, registers, tilings.shared_bytes)
+    resident = device.blocks_per_multiprocessor(tilings.threads, registers, tilings.shared_bytes_in(stages))
     needed = blocks / np.maximum(1, resident * device.multiprocessors)
     # If a grid does not fill the device, a multiprocessor has no more warps than the blocks that it gets.
     active = np.minimum(resident, np.ceil(blocks / device.multiprocessors)) * -(-tilings.threads // WARP)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -33,7 +33,7 @@ MOST_INNERMOST = 64
 """The largest innermost factor of an axis: Ansor's."""
 
 _VIRTUAL_THREADS = 8
-_SPLITTING = 1.1  # times the seconds that are expected of a split reduction are to be less than those of a whole one
+_GAIN = 1.1  # that is expected at least of a default in several parts or stages
 
 # What the default is chosen from: threads of a block, the most of them along the last axis, outputs of a thread along
 # that axis and along another one, virtual threads that share the outputs along the last axis, steps that are staged.
@@ -75,23 +75,41 @@ def tiling_constraints(axes: ContractionAxes, device: Gpu) -> list[Constraint]:
     ]
 
 
+def pipeline_constraint(axes: ContractionAxes, device: Gpu) -> Constraint:
+    """What the knobs `stages` and `parts` ask of the tiles: steps for all stages, and shared memory for these.
+
+    Args:
+        axes: The axes of the contraction.
+        device: The GPU.
+    """
+    names = tuple(name for name, _ in (*axes.spatial, *axes.reductions))
+    text = f"as many steps as stages, which take {device.shared_per_block} bytes shared"
+    return Constraint((*names, "stages", "parts"), _Limit(_pipeline_fits, names, device, axes), text)
+
+
+def _pipeline_fits(use: ResourceUse, device: Gpu, stages: Any, parts: Any) -> Any:
+    enough = use.rounds >= stages * parts
+    return (stages == 1) | (enough & (use.shared_bytes_in(stages) <= device.shared_per_block))
+
+
 @dataclass(frozen=True)
 class _Limit:
-    """A constraint on the tiles of the axes that are named. The limit does not depend on the other axes."""
+    """A constraint on the tiles of the axes that are named, and on knobs after them. Other axes do not matter."""
 
-    fits: Callable[[ResourceUse, Gpu], Any]
+    fits: Callable[..., Any]
     names: Sequence[str]
     device: Gpu
     axes: ContractionAxes
 
-    def __call__(self, *tiles: Sequence[int]) -> bool:
-        use = ResourceUse(self.axes, dict(zip(self.names, tiles, strict=True)), min)
-        return bool(self.fits(use, self.device))
+    def __call__(self, *values: Any) -> bool:
+        use = ResourceUse(self.axes, dict(zip(self.names, values, strict=False)), min)
+        return bool(self.fits(use, self.device, *values[len(self.names) :]))
 
-    def columns(self, *tiles: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """The same for n tilings at once, given factors of shape (n, 5) or (n, 3) for each axis."""
-        levels = {name: factors.T for name, factors in zip(self.names, tiles, strict=True)}
-        return np.asarray(self.fits(ResourceUse(self.axes, levels, np.minimum), self.device))
+    def columns(self, *values: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The same for n configurations at once, given factors of shape (n, 5) or (n, 3) for each axis."""
+        levels = {name: factors.T for name, factors in zip(self.names, values, strict=False)}
+        use = ResourceUse(self.axes, levels, np.minimum)
+        return np.asarray(self.fits(use, self.device, *values[len(self.names) :]))
 
 
 @lru_cache(maxsize=64)
@@ -119,31 +137,54 @@ def default_tiling(
 
 
 def default_in_parts(
-    axes: ContractionAxes, device: Gpu, parts: Sequence[int]
-) -> tuple[dict[str, tuple[int, ...]], int] | None:
-    """The default tiling of a contraction, and into how many parts its longest reduction is split.
+    axes: ContractionAxes, device: Gpu, parts: Sequence[int], stages: Sequence[int]
+) -> tuple[dict[str, tuple[int, ...]], dict[str, int]] | None:
+    """The default tiling of a contraction, the parts of its longest reduction, and the stages.
 
-    It is split if the model of time expects a tenth less time of the best tiling for that.
+    It has several if the model of time expects a tenth less time of the best tiling for them.
 
     Args:
         axes: The axes of the contraction.
         device: The GPU.
         parts: Into how many parts it may be split, 1 first.
+        stages: How many stages the loop over steps may have, 1 first.
 
     Returns:
-        The factors by axis, and the parts. None if none of the tilings is within the limits.
+        The factors by axis, and the values of `parts` and `stages`. None if none of the tilings is within the limits.
     """
     tilings, together, fits = _some_tilings(axes, device)
     if not fits.any():
         return None
-    best, least = (tilings[0], 1), np.inf
-    for count in parts:
+    best, least = (0, 1, 1), np.inf
+    for count, depth in itertools.product(parts, stages):
         possible = fits & (together.factors[axes.longest][:, 0] % count == 0)
-        seconds = np.where(possible, expected_seconds(together, device, unroll=DEFAULT_UNROLL, parts=count), np.inf)
+        possible &= _pipeline_fits(together, device, depth, count)
+        seconds = expected_seconds(together, device, unroll=DEFAULT_UNROLL, parts=count, stages=depth)
+        seconds = np.where(possible, seconds, np.inf)
         position = int(np.argmin(seconds))
-        if seconds[position] * (1.0 if count == 1 else _SPLITTING) < least:
-            best, least = (tilings[position], count), seconds[position]
-    return best
+        if seconds[position] * (_GAIN if (count, depth) > (1, 1) else 1.0) < least:
+            best, least = (position, count, depth), seconds[position]
+    position, count, depth = best
+    return tilings[position], {"parts": count, "stages": depth}
+
+
+def widest_fetches(axes: ContractionAxes, tiling: Mapping[str, Sequence[int]]) -> list[int]:
+    """For each operand the most elements that a thread can fetch at a time if all threads are to fetch.
+
+    Args:
+        axes: The axes of the contraction.
+        tiling: The factors by axis.
+    """
+    use = ResourceUse(axes, tiling, min)
+    operands = zip(axes.operands, use.shared_shapes, use.shared_elements, strict=True)
+    return [
+        max(
+            n
+            for n in VECTORS
+            if shape[-1] % n == operand.extents[-1] % n == elements % (n * use.threads) == 0 or n == 1
+        )
+        for operand, shape, elements in operands
+    ]
 
 
 def _some_tilings(

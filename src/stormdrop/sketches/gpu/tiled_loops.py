@@ -11,6 +11,12 @@ from tvm.s_tir import Schedule
 
 from .tiling import ContractionAxes
 
+STAGES = (1, 2)
+"""The steps whose operands are in shared memory at a time."""
+
+ASYNCHRONOUS_BYTES = {4, 8, 16}
+"""What a thread can copy to shared memory at a time beside other work (`cp.async`)."""
+
 
 @dataclass(frozen=True)
 class TiledLoops:
@@ -71,3 +77,27 @@ def fetch_together(schedule: Schedule, copy: Any, steps: Sequence[Any], threads:
     _, lane, elements = schedule.split(fetch, [None, threads, width])
     schedule.bind(lane, "threadIdx.x")
     schedule.vectorize(elements)
+
+
+def overlap_copies(schedule: Schedule, step: Any, copies: Sequence[Any], asynchronous: bool) -> None:
+    """Has the copies of the next step run beside the products of this one, in a second half of shared memory.
+
+    Args:
+        schedule: The schedule.
+        step: The loop over steps. It holds the copies, and then the products.
+        copies: The blocks that copy into shared memory.
+        asynchronous: Whether the device copies beside other work. Else what is fetched waits in registers.
+    """
+    count = len(copies)
+    if asynchronous:
+        schedule.annotate(step, "software_pipeline_stage", [0] * count + [1])
+        schedule.annotate(step, "software_pipeline_order", list(range(count + 1)))
+        schedule.annotate(step, "software_pipeline_async_stages", [0])
+        return
+    for copy in copies:
+        schedule.annotate(copy, "tirx.manifest_shared_memory_local_stage", 1)
+        schedule.annotate(copy, "double_buffer_scope", 0)
+    # Each copy is a fetch into registers before the products, and a store to shared memory after them.
+    orders = [order for position in range(count) for order in (position, count + 1 + position)]
+    schedule.annotate(step, "software_pipeline_stage", [0] * (2 * count) + [1])
+    schedule.annotate(step, "software_pipeline_order", [*orders, count])

@@ -169,8 +169,16 @@ class ResourceUse:
 
     @cached_property
     def shared_bytes(self) -> Any:
-        """The bytes of shared memory of a block."""
-        return shared_bytes(elements * self.axes.item_bytes for elements in self.shared_elements)
+        """The bytes of shared memory of a block in one stage."""
+        return self.shared_bytes_in(1)
+
+    def shared_bytes_in(self, stages: Any) -> Any:
+        """The bytes of shared memory of a block.
+
+        Args:
+            stages: The steps whose operands are there at a time: an integer or shape (n,).
+        """
+        return shared_bytes(stages * elements * self.axes.item_bytes for elements in self.shared_elements)
 
     @cached_property
     def registers(self) -> Any:

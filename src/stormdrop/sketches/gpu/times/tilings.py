@@ -3,7 +3,8 @@
     busy       cycles of a multiprocessor for a round of a block: the most of issuing instructions, multiplying, shared
                memory and the second cache, and a part of the others
     latency    cycles that a round of a block takes at least: its fetches wait for each other and then for memory, a
-               warp multiplies in its turn, and waits for shared memory wherever a loop is not unrolled
+               warp multiplies in its turn, and waits for shared memory wherever a loop is not unrolled; in two stages
+               the next fetches run beside the products
     rounds     `resident` blocks share a multiprocessor: a round takes what keeps it busy, or the latency
     waves      full ones, and a last one with as many blocks as are left
     memory     each operand is read once, and each output written once: what blocks read again is in the second cache
@@ -35,6 +36,7 @@ def expected_seconds(
     unroll: Any = 512,
     constants: Constants = CHOSEN,
     parts: Any = 1,
+    stages: Any = 1,
 ) -> NDArray[np.float64]:
     """The time that the model expects of n tilings.
 
@@ -45,6 +47,7 @@ def expected_seconds(
         unroll: The steps up to which loops are unrolled: an integer or shape (n,).
         constants: Other constants, to choose them.
         parts: The parts of the longest reduction, which blocks of their own sum up: an integer or shape (n,).
+        stages: The steps whose operands are in shared memory at a time, 1 or 2: an integer or shape (n,).
 
     Returns:
         Seconds, shape (n,).
@@ -72,7 +75,8 @@ def expected_seconds(
     fetches = sum(np.ceil(n / threads / width) for n, width in zip(tilings.shared_elements, widths, strict=True))
 
     room = np.minimum(device.registers_per_thread(threads), REGISTERS_PER_THREAD)
-    resident = device.blocks_per_multiprocessor(threads, np.minimum(tilings.registers, room), tilings.shared_bytes)
+    shared_bytes = tilings.shared_bytes_in(stages)
+    resident = device.blocks_per_multiprocessor(threads, np.minimum(tilings.registers, room), shared_bytes)
     spilled = 2 * np.clip(tilings.least_registers - room, 0, outputs)
 
     issue = warps * (products + loads + constants.fetch * fetches) / SCHEDULERS
@@ -83,7 +87,10 @@ def expected_seconds(
 
     turns = steps * np.maximum(SCHEDULERS * outputs * WARP / device.lanes, _DEPENDENT)
     waits = np.where(whole, 1, steps / inner_steps) * np.where(inner, 1, inner_steps)
-    latency = constants.latency + constants.another_fetch * (fetches - 1) + turns + constants.wait * waits
+    fetching, multiplying = constants.latency + constants.another_fetch * (fetches - 1), turns + constants.wait * waits
+    pipelined = np.asarray(stages) > 1
+    latency = np.where(pipelined, np.maximum(fetching, multiplying), fetching + multiplying)
+    first = np.where(pipelined, fetching, 0.0)  # which nothing hides
 
     along = tilings.axes.spatial[-1][0]  # neighbouring threads write so many elements from each other
     stride = np.minimum(1.0, tilings.axes.item_bytes * _factors(tilings, [along], OUTER, INNER) / SECTOR)
@@ -92,7 +99,7 @@ def expected_seconds(
     blocks, rounds = tilings.blocks * parts, tilings.rounds / parts
 
     def wave(blocks: Array) -> Array:
-        return np.asarray(rounds * overlapped(constants, blocks * busy, latency) + blocks * write)
+        return np.asarray(rounds * overlapped(constants, blocks * busy, latency) + blocks * write + first)
 
     elements = [math.prod(operand.extents) for operand in tilings.axes.operands]
     elements.append(math.prod(extent for _, extent in tilings.axes.spatial))
