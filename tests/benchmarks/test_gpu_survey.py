@@ -53,7 +53,7 @@ def test_bytes_take_the_bandwidth_and_a_launch(times: ModuleType) -> None:
 
 def test_a_schedule_takes_what_its_sketch_expects(times: ModuleType) -> None:
     kernel = KernelTask.create(operators.softmax(4096, 512), A100, TuneOptions())
-    ((sketch, space),) = kernel.sketches
+    (sketch, space), *_ = kernel.sketches
     assert isinstance(sketch, Estimator)
     points = [space.origin, space.sample(np.random.default_rng(0))]
     seconds = [times.seconds_by_sketch(kernel, (sketch.name, space.config(point)), A100) for point in points]

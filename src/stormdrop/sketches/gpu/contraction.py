@@ -18,7 +18,6 @@ Hardware limits are constraints of the space; `limits.py` lists them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,8 +50,8 @@ from .limits import (
     widest_fetches,
 )
 from .split_reduction import add_parts, of_parts, possible_parts, split_reduction
-from .tiled_loops import ASYNCHRONOUS_BYTES, STAGES, fetch_together, overlap_copies, tile_and_bind
-from .tiling import THREAD, ContractionAxes, Operand, Tilings
+from .tiled_loops import ASYNCHRONOUS_BYTES, STAGES, schedule_tiles
+from .tiling import ContractionAxes, Operand, Tilings
 from .times.tilings import expected_seconds
 
 
@@ -101,7 +100,7 @@ class GpuContraction:
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
-        fused, pipelined = find_fused_contraction(workload), config.get("stages", 1) > 1
+        fused = find_fused_contraction(workload)
         schedule = Schedule(tvm.IRModule({"main": fused.graph.function()}), debug_mask=0)
         block, axes, parts = schedule.get_sblock(fused.stage.name), fused.axes, config.get("parts", 1)
         names = [_knob_name(fused.stage, axis.var) for axis in fused.stage.axes]
@@ -115,24 +114,8 @@ class GpuContraction:
             names = [axes.spatial[0][0], *names]
         output = _sum_in_registers(schedule, block, None if parts > 1 else fused.epilogue)
         loops = dict(zip(names, schedule.get_loops(block), strict=True))
-        tiled = tile_and_bind(schedule, loops, axes, factors)
-        schedule.reverse_compute_at(output, tiled.threads, preserve_unit_loops=True)
-        steps = [schedule.fuse(*tiled.steps)] if pipelined else tiled.steps
-        copies = []
-        count = math.prod(config[name][THREAD] for name, _ in fused.axes.spatial)
-        for position in range(2):
-            staged = schedule.cache_read(block, position, "shared", [block])  # what follows may read it as well
-            fetch_together(schedule, staged, steps, count, config[f"fetch{position}"])
-            copies.append(staged)
-        for stage in fused.producers:
-            schedule.compute_inline(schedule.get_sblock(stage.name))
-        if config["unroll"]:
-            schedule.annotate(tiled.blocks, "pragma_auto_unroll_max_step", config["unroll"])
-            schedule.annotate(tiled.blocks, "pragma_unroll_explicit", 1)
-        schedule.decompose_reduction(block, steps[0])
-        if pipelined:
-            sizes = {fused.axes.item_bytes * config[f"fetch{position}"] for position in range(2)}
-            overlap_copies(schedule, steps[0], copies, _copies_beside(fused, target) and sizes <= ASYNCHRONOUS_BYTES)
+        asynchronous = _copies_beside(fused, target)
+        schedule_tiles(schedule, block, output, loops, axes, factors, config, fused.producers, asynchronous)
         return Variant(schedule.mod["main"])
 
 

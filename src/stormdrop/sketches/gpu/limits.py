@@ -75,19 +75,21 @@ def tiling_constraints(axes: ContractionAxes, device: Gpu) -> list[Constraint]:
     ]
 
 
-def pipeline_constraint(axes: ContractionAxes, device: Gpu) -> Constraint:
+def pipeline_constraint(axes: ContractionAxes, device: Gpu, split: bool = True) -> Constraint:
     """What the knobs `stages` and `parts` ask of the tiles: steps for all stages, and shared memory for these.
 
     Args:
         axes: The axes of the contraction.
         device: The GPU.
+        split: Whether there is a knob `parts`.
     """
     names = tuple(name for name, _ in (*axes.spatial, *axes.reductions))
     text = f"as many steps as stages, which take {device.shared_per_block} bytes shared"
-    return Constraint((*names, "stages", "parts"), _Limit(_pipeline_fits, names, device, axes), text)
+    knobs = (*names, "stages", "parts") if split else (*names, "stages")
+    return Constraint(knobs, _Limit(_pipeline_fits, names, device, axes), text)
 
 
-def _pipeline_fits(use: ResourceUse, device: Gpu, stages: Any, parts: Any) -> Any:
+def _pipeline_fits(use: ResourceUse, device: Gpu, stages: Any, parts: Any = 1) -> Any:
     enough = use.rounds >= stages * parts
     return (stages == 1) | (enough & (use.shared_bytes_in(stages) <= device.shared_per_block))
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm.s_tir import Schedule
 
-from .tiling import ContractionAxes
+from ...ir.stages import Stage
+from .tiling import THREAD, ContractionAxes
 
 STAGES = (1, 2)
 """The steps whose operands are in shared memory at a time."""
@@ -31,6 +33,51 @@ class TiledLoops:
     blocks: Any
     threads: Any
     steps: Sequence[Any]
+
+
+def schedule_tiles(
+    schedule: Schedule,
+    block: Any,
+    output: Any,
+    loops: Mapping[str, Any],
+    axes: ContractionAxes,
+    factors: Mapping[str, Sequence[int]],
+    config: Mapping[str, Any],
+    producers: Sequence[Stage] = (),
+    asynchronous: bool = False,
+) -> None:
+    """Schedules a contraction in tiles, with its operands in shared memory and its sums in registers.
+
+    Args:
+        schedule: The schedule.
+        block: The contraction.
+        output: The block that writes what is in registers.
+        loops: The loop of each axis, by the axis's name.
+        axes: The axes of the contraction.
+        factors: Five factors for each spatial axis and three for each reduction, by the axis's name.
+        config: The elements of a fetch of each operand (`fetch0`, `fetch1`), the steps that are unrolled (`unroll`),
+            and the `stages`, 1 if it has none.
+        producers: The stages that are computed while fetching.
+        asynchronous: Whether the device can copy the operands beside other work.
+    """
+    tiled = tile_and_bind(schedule, loops, axes, factors)
+    schedule.reverse_compute_at(output, tiled.threads, preserve_unit_loops=True)
+    pipelined = config.get("stages", 1) > 1
+    steps = [schedule.fuse(*tiled.steps)] if pipelined else tiled.steps
+    threads, widths = math.prod(factors[name][THREAD] for name, _ in axes.spatial), (config["fetch0"], config["fetch1"])
+    copies = []
+    for position, width in enumerate(widths):
+        copies.append(schedule.cache_read(block, position, "shared", [block]))  # what follows may read it as well
+        fetch_together(schedule, copies[-1], steps, threads, width)
+    for stage in producers:
+        schedule.compute_inline(schedule.get_sblock(stage.name))
+    if config["unroll"]:
+        schedule.annotate(tiled.blocks, "pragma_auto_unroll_max_step", config["unroll"])
+        schedule.annotate(tiled.blocks, "pragma_unroll_explicit", 1)
+    schedule.decompose_reduction(block, steps[0])
+    if pipelined:
+        sizes = {axes.item_bytes * width for width in widths}
+        overlap_copies(schedule, steps[0], copies, asynchronous and sizes <= ASYNCHRONOUS_BYTES)
 
 
 def tile_and_bind(

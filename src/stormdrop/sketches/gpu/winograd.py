@@ -44,9 +44,18 @@ from ..winograd.convolution import Convolution, find_convolution
 from ..winograd.tiles import TilePosition, constant_stage, named_axes
 from ..winograd.transforms import POINTS, Filter, matrices, rows_of_input, rows_of_output
 from .features import analytic_features
-from .limits import DEFAULT_UNROLL, MOST_INNERMOST, UNROLL, VECTORS, default_tiling, tiling_constraints
-from .tiled_loops import fetch_together, tile_and_bind
-from .tiling import THREAD, ContractionAxes, Operand, Tilings
+from .limits import (
+    DEFAULT_UNROLL,
+    MOST_INNERMOST,
+    UNROLL,
+    VECTORS,
+    default_in_parts,
+    pipeline_constraint,
+    tiling_constraints,
+    widest_fetches,
+)
+from .tiled_loops import STAGES, schedule_tiles
+from .tiling import ContractionAxes, Operand, Tilings
 from .times.tilings import expected_seconds
 from .times.waves import LAUNCH
 
@@ -79,8 +88,8 @@ class GpuWinograd:
     def space(self, workload: Workload, target: Gpu) -> Space | None:
         """The tilings of the products; None for a function that is no such convolution.
 
-        The knobs are those of `GpuContraction` for the products, whose axes are positions, tiles, columns and, summed
-        over, channels; and the threads of a block of both transforms.
+        The knobs are those of `GpuContraction` for the products, without parts; their axes are positions, tiles,
+        columns and, summed over, channels. And there are the threads of a block of both transforms.
         """
         return _space(workload, self, target)
 
@@ -92,13 +101,13 @@ class GpuWinograd:
         """The expected seconds of n configurations: of the products, and of both transforms at the bandwidth."""
         kernels = _Kernels(_convolution(workload, self.m), self.m)
         fetch = knobs["fetch0"], knobs["fetch1"]
-        products = expected_seconds(kernels.tilings(knobs), target, fetch, knobs["unroll"])
+        products = expected_seconds(kernels.tilings(knobs), target, fetch, knobs["unroll"], stages=knobs["stages"])
         moved = 4 * (kernels.grown + 1) * sum(math.prod(shape_of(buffer)[1:]) for buffer in (kernels.v, kernels.m))
         return products + 2 * LAUNCH + moved / target.bandwidth
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
-        return _Kernels(_convolution(workload, self.m), self.m).variant(config)
+        return _Kernels(_convolution(workload, self.m), self.m).variant(config, target)
 
 
 def _convolution(workload: Workload, m: int) -> Convolution:
@@ -130,15 +139,18 @@ def _space(workload: Workload, sketch: GpuWinograd, target: Gpu) -> Space | None
         axes = _Kernels(_convolution(workload, sketch.m), sketch.m).axes
     except UnsupportedFunction:
         return None
-    tiling = default_tiling(axes, target)
-    if tiling is None:
+    found = default_in_parts(axes, target, (1,), STAGES if target.asynchronous_copies else STAGES[:1])
+    if found is None:
         return None
+    tiling, more = found
     knobs: list[Knob] = [Tile(name, extent, 5, max_inner=MOST_INNERMOST) for name, extent in axes.spatial]
     knobs += [Tile(name, extent, 3, max_inner=MOST_INNERMOST) for name, extent in axes.reductions]
     knobs += [Ordinal(f"fetch{position}", VECTORS) for position in range(2)]
-    knobs += [Ordinal("unroll", UNROLL), Ordinal("threads", _THREADS)]
-    origin = {**tiling, "fetch0": 1, "fetch1": 1, "unroll": DEFAULT_UNROLL, "threads": 128}
-    return Space(sketch.name, knobs, tiling_constraints(axes, target), origin)
+    knobs += [Ordinal("unroll", UNROLL), Ordinal("stages", STAGES), Ordinal("threads", _THREADS)]
+    fetches = {f"fetch{position}": width for position, width in enumerate(widest_fetches(axes, tiling))}
+    origin = {**tiling, **fetches, "unroll": DEFAULT_UNROLL, "stages": more["stages"], "threads": 128}
+    constraints = [*tiling_constraints(axes, target), pipeline_constraint(axes, target, split=False)]
+    return Space(sketch.name, knobs, constraints, origin)
 
 
 class _Kernels:
@@ -183,7 +195,7 @@ class _Kernels:
         names = [name for name, _ in (*self.axes.spatial, *self.axes.reductions)]
         return Tilings(self.axes, {name: np.array([tuple(tile) for tile in knobs[name]], np.int64) for name in names})
 
-    def variant(self, config: Mapping[str, Any]) -> Variant:
+    def variant(self, config: Mapping[str, Any], target: Gpu) -> Variant:
         """The schedule at a configuration."""
         conv = self.conv
         positions, tiles, columns = shape_of(self.m)
@@ -197,27 +209,20 @@ class _Kernels:
         statements = [self._input(), products.statement(), self._output()]
         main = function_of(parameters, statements, [self.v, self.m])
         schedule = Schedule(tvm.IRModule({"main": main}), debug_mask=0)
-        self._schedule_products(schedule, config)
+        self._schedule_products(schedule, config, target)
         for name in ("input", "output"):
             loops = schedule.split(schedule.fuse(*schedule.get_loops(name)), [None, config["threads"]])
             for bound, axis in zip(loops, ("blockIdx.x", "threadIdx.x"), strict=True):
                 schedule.bind(bound, axis)
         return Variant(schedule.mod["main"], {conv.constant: self._weight_transform()})
 
-    def _schedule_products(self, schedule: Schedule, config: Mapping[str, Any]) -> None:
+    def _schedule_products(self, schedule: Schedule, config: Mapping[str, Any], target: Gpu) -> None:
         block = schedule.get_sblock("products")
         sums = schedule.cache_write(block, 0, "local")
         names = (name for name, _ in (*self.axes.spatial, *self.axes.reductions))
-        tiled = tile_and_bind(schedule, dict(zip(names, schedule.get_loops(block), strict=True)), self.axes, config)
-        schedule.reverse_compute_at(sums, tiled.threads, preserve_unit_loops=True)
-        count = math.prod(config[name][THREAD] for name, _ in self.axes.spatial)
-        for position in range(2):
-            staged = schedule.cache_read(block, position, "shared", [block])
-            fetch_together(schedule, staged, tiled.steps, count, config[f"fetch{position}"])
-        if config["unroll"]:
-            schedule.annotate(tiled.blocks, "pragma_auto_unroll_max_step", config["unroll"])
-            schedule.annotate(tiled.blocks, "pragma_unroll_explicit", 1)
-        schedule.decompose_reduction(block, tiled.steps[0])
+        loops = dict(zip(names, schedule.get_loops(block), strict=True))
+        beside = target.asynchronous_copies
+        schedule_tiles(schedule, block, sums, loops, self.axes, config, config, asynchronous=beside)
 
     def _input(self) -> Any:
         """V = B^T d B, columns first."""
