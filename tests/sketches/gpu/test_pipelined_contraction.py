@@ -84,6 +84,16 @@ def test_stages_need_steps_and_shared_memory() -> None:
         config_of(large, A100, **tiles, stages=2)
 
 
+def test_vectors_of_the_second_stage_are_aligned() -> None:
+    """TVM takes room for 29 rows of 5 where 36 threads fetch 18 rows by twos: stages would be 145 words apart."""
+    work = operators.create("batch_matmul", {"b": "36", "m": "24", "n": "5", "k": "3"})
+    tiles = {"space0": (2, 1, 9, 2, 1), "space1": (1, 3, 4, 1, 2), "space2": (1, 1, 1, 1, 5), "reduce0": (3, 1, 1)}
+    config_of(work, A100, **tiles, fetch0=1, fetch1=2, parts=1, stages=1)
+    config_of(work, A100, **tiles, fetch0=1, fetch1=1, parts=1, stages=2)
+    with pytest.raises(SpaceError, match="vectors that are aligned"):
+        config_of(work, A100, **tiles, fetch0=1, fetch1=2, parts=1, stages=2)
+
+
 def test_the_default_has_two_stages_where_copies_are_asynchronous_and_that_pays() -> None:
     matmul = operators.matmul(1024, 1024, 1024)
     config = config_of(matmul, A100)

@@ -76,7 +76,7 @@ def tiling_constraints(axes: ContractionAxes, device: Gpu) -> list[Constraint]:
 
 
 def pipeline_constraint(axes: ContractionAxes, device: Gpu, split: bool = True) -> Constraint:
-    """What the knobs `stages` and `parts` ask of the tiles: steps for all stages, and shared memory for these.
+    """What several stages ask of the tiles: steps for all of them, shared memory, and vectors that are aligned in it.
 
     Args:
         axes: The axes of the contraction.
@@ -84,14 +84,17 @@ def pipeline_constraint(axes: ContractionAxes, device: Gpu, split: bool = True) 
         split: Whether there is a knob `parts`.
     """
     names = tuple(name for name, _ in (*axes.spatial, *axes.reductions))
-    text = f"as many steps as stages, which take {device.shared_per_block} bytes shared"
-    knobs = (*names, "stages", "parts") if split else (*names, "stages")
+    text = f"as many steps as stages, which take {device.shared_per_block} bytes shared; vectors that are aligned"
+    knobs = (*names, "stages", "fetch0", "fetch1", *(["parts"] if split else []))
     return Constraint(knobs, _Limit(_pipeline_fits, names, device, axes), text)
 
 
-def _pipeline_fits(use: ResourceUse, device: Gpu, stages: Any, parts: Any = 1) -> Any:
-    enough = use.rounds >= stages * parts
-    return (stages == 1) | (enough & (use.shared_bytes_in(stages) <= device.shared_per_block))
+def _pipeline_fits(use: ResourceUse, device: Gpu, stages: Any, fetch0: Any = 1, fetch1: Any = 1, parts: Any = 1) -> Any:
+    fits = (use.rounds >= stages * parts) & (use.shared_bytes_in(stages) <= device.shared_per_block)
+    for width, shape, elements in zip((fetch0, fetch1), use.shared_shapes, use.shared_elements, strict=True):
+        # If some threads fetch nothing at last, TVM takes room for more rows, so that the next stage begins anywhere.
+        fits = fits & ((shape[-1] % width == 0) | (elements % (width * use.threads) == 0))
+    return (stages == 1) | fits
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ def default_in_parts(
     best, least = (0, 1, 1), np.inf
     for count, depth in itertools.product(parts, stages):
         possible = fits & (together.factors[axes.longest][:, 0] % count == 0)
-        possible &= _pipeline_fits(together, device, depth, count)
+        possible &= _pipeline_fits(together, device, depth, parts=count)
         seconds = expected_seconds(together, device, unroll=DEFAULT_UNROLL, parts=count, stages=depth)
         seconds = np.where(possible, seconds, np.inf)
         position = int(np.argmin(seconds))
