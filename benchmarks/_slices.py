@@ -165,11 +165,14 @@ def unfinished(name: str, fresh: bool = False) -> Iterator[Store]:
     print(name, file=sys.stderr, flush=True)
     file = OUT / "tunings" / ("".join(letter if letter.isalnum() else "_" for letter in name) + ".db")
     file.parent.mkdir(parents=True, exist_ok=True)
+    parts = [file, *(file.with_name(file.name + end) for end in ("-wal", "-shm"))]
     if fresh:
-        file.unlink(missing_ok=True)
+        for part in parts:
+            part.unlink(missing_ok=True)
     with open_store(f"sqlite:///{file}") as store:
         yield store
-    file.unlink()
+    for part in parts:
+        part.unlink(missing_ok=True)
 
 
 def seconds_spent(store: Store) -> float:

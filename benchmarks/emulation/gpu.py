@@ -100,7 +100,7 @@ TF32 = (
 """The same, in TF32."""
 
 _HOW = ("pocl", "oclgrind", "host")
-_TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2, "int32": 0.0}
+_TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1e-2, "int32": 0.0, "int8": 0.0, "uint8": 0.0}
 _IN_TF32 = "tf32 "  # begins the name of a case
 _BATCH = 8  # executions of a process, after which they are written down
 

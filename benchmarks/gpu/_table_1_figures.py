@@ -39,7 +39,7 @@ def show(name: str, entries: Mapping[str, Any], against: str) -> None:
     for shape, entry in entries.items():
         times = entry["times"]
         if not times:
-            print(f"{shape}: {entry['failed']}", file=sys.stderr)
+            print(f"{shape}: {entry.get('failed', 'no tuning has found a kernel')}", file=sys.stderr)
             continue
         of_torch = [rounds for label, rounds in times.items() if label.startswith("torch")]
         others = [rounds for label, rounds in times.items() if label.partition(" #")[0] == against]

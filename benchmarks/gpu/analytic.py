@@ -158,7 +158,7 @@ def rough_seconds(tilings: Tilings, device: Gpu) -> NDArray[np.float64]:
 
     The slowest of computing, global memory and shared memory takes its time, the others add a part of theirs. The sum
     grows if the blocks do not divide evenly among the multiprocessors. It picked default schedules until
-    `stormdrop.sketches.gpu.times.tilings.py` did.
+    `stormdrop/sketches/gpu/times/tilings.py` did.
 
     Args:
         tilings: The tilings of one contraction.

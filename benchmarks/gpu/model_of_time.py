@@ -5,7 +5,7 @@
 The grounds are those of recorded.py (Ansor's logs and ResNet-34's convolutions, an A100) and Kernel Tuner's caches of a
 matrix product, as in winners.py. The constants of the model were chosen on every second ground of recorded.py ("chosen
 on" in the table), beginning with the first; the others only judge. For each ground, and for both the rough model of
-analytic.py and `stormdrop.sketches.gpu.times.tilings.py`:
+analytic.py and `stormdrop/sketches/gpu/times/tilings.py`:
 
     rank        Spearman's rank correlation with the measured times
     pairs       share of pairs in the right order

@@ -50,7 +50,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 import _metaschedule_peer
 from _common import Campaign, campaign_parser, chosen, machine
 from _contenders import scheduled
-from _shapes import SHAPES, Shape
+from _shapes import SHAPES, TABLE_1, Shape
 from _slices import Slice, SliceOver, add_target, kept_in, target_here, tuned
 from gpu._table_1_figures import show
 
@@ -65,7 +65,6 @@ from stormdrop.sketches.contract import Variant
 from stormdrop.sketches.gpu.contraction import GpuContraction
 from stormdrop.sketches.meta_schedule import replay, tunable
 
-TABLE_1 = [name for name in SHAPES if name[0] in "MYR" and name[1:].isdigit()]
 SMALL = ["M0", "R2"]
 _SYSTEMS = {
     "Ansor": ("evolutionary", "statements"),

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernels"))
 
 from _common import OUT, chosen, machine, save
-from _shapes import SHAPES
+from _shapes import SHAPES, TABLE_1
 
 from stormdrop.cli.output import table
 from stormdrop.codegen.cuda import cuda_source, launches, resources, resources_of
@@ -42,7 +42,6 @@ from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space
 
 _NAME = "gpu_static"
-TABLE_1 = [name for name in SHAPES if name[0] in "MYR" and name[1:].isdigit()]
 _UNCONSTRAINED_POINTS = 20_000
 _METASCHEDULE_POINTS = 300  # per sketch
 

@@ -174,3 +174,6 @@ def _skinny() -> list[Shape]:
 
 SHAPES = {shape.name: shape for shape in (*_table_1(), *_micro(), *_networks(), *_skinny())}
 """All shapes by name."""
+
+TABLE_1 = [name for name, shape in SHAPES.items() if shape.origin.startswith(_TABLE_1)]
+"""The shapes of Table 1 of the AF-DS paper."""

@@ -91,7 +91,8 @@ def measured(
         how: `fresh` and `before_batch` of `record_space.record`.
     """
     space = _space(workload, loops, target)
-    files = [folder / f"plane_{name}_{number}.jsonl.gz" for number in (1, 2)]
+    device = "" if target.device == CPU else f"_{target.device}"
+    files = [folder / f"plane_{name}{device}_{number}.jsonl.gz" for number in (1, 2)]
     for seed, file in enumerate(files):
         ledger = file.with_name(file.name.replace(".jsonl.gz", ".ledger.jsonl"))
         record(workload, target, [(loops, space)], ledger, file, seed=seed, **how)
@@ -112,7 +113,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--planes", help="planes, separated by commas (all of the target)")
     options = parser.parse_args()
     on_gpu = options.target.partition("/")[0] != CPU
-    planes = [name for name, (_, loops) in PLANES.items() if (loops == _plain_loops.blocks) == on_gpu]
+    fitting = [name for name, (_, loops) in PLANES.items() if (loops == _plain_loops.blocks) == on_gpu]
+    planes = list(PLANES) if options.show else fitting
     options.planes = chosen(options.planes or ",".join(planes), planes, "plane")
     return options
 

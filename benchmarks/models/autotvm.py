@@ -207,7 +207,7 @@ def layers_of(graph: Graph, target: Machine) -> list[Layer]:
             continue  # it gets a plain schedule
         sketches = sketches_for(workload, target)
         if sketches:
-            template = sketches[0][0].name == TEMPLATES[target.device].name
+            template = any(sketch.name == TEMPLATES[target.device].name for sketch, _ in sketches)
             layers.append(Layer(task.index, workload, task.weight, template))
     return layers
 

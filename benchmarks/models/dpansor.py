@@ -55,29 +55,47 @@ from stormdrop.records import Store
 
 NAMES = [name for name, model in MODELS.items() if "DPAnsor" in model.papers]
 EXPLOITERS = ("grid", "random", "genetic", "annealing")
-_FOLDER = OUT / "dpansor"
+_FOLDER = OUT / "dpansor"  # with a folder for each target
 
 
 def main() -> None:
     options = _options()
-    target = target_here(options.target)
-    host = machine(target)
-    setting = {"cpu": host["cpu"], "cores": host["cores"], "trials": options.trials, "features": options.features}
-    if target.device != CPU:
-        setting |= {"gpu": host["gpu"], "sketches": _sketches(target)}
+    target = None if options.show else target_here(options.target)
+    host = None if target is None else machine(target)
     campaign = Campaign(kept_in("dpansor", options.target), host, options, several=True)
+    setting = _last_setting(campaign, options) if target is None else _setting(target, options)
     experiments = _recorded(campaign, setting)
-    with Slice(options.minutes) as slice_:
-        for model in () if options.show else options.models:
-            complete(campaign, experiments.setdefault(model, Experiment(model)), setting, options, target, slice_)
+    if target is not None:
+        with Slice(options.minutes) as slice_:
+            for model in options.models:
+                complete(campaign, experiments.setdefault(model, Experiment(model)), setting, options, target, slice_)
     done = [experiments[model] for model in options.models if model in experiments and experiments[model].race]
     if not done:
-        sys.exit(f"no model is finished in {campaign.file} for this machine and this setting")
+        sys.exit(f"no model is finished in {campaign.file} with this setting")
     for experiment in done:
         show(experiment)
     show_means(done)
     for path in draw(done, OUT):
         print(path)
+
+
+def _setting(target: Machine, options: argparse.Namespace) -> dict[str, Any]:
+    """What experiments have in common whose figures can be compared."""
+    host = machine(target)
+    setting = {"cpu": host["cpu"], "cores": host["cores"], "trials": options.trials, "features": options.features}
+    return setting if target.device == CPU else {**setting, "gpu": host["gpu"], "sketches": _sketches(target)}
+
+
+def _last_setting(campaign: Campaign, options: argparse.Namespace) -> dict[str, Any]:
+    """The setting of the last entry with these trials and features, on whatever machine."""
+    settings = [row["setting"] for row in campaign.entries if "setting" in row]
+    asked = (options.trials, options.features)
+    return next((each for each in reversed(settings) if (each["trials"], each["features"]) == asked), {})
+
+
+def _folder(options: argparse.Namespace, model: str) -> Path:
+    """Where a model and its artifacts for a target are."""
+    return _FOLDER / "".join(letter if letter.isalnum() else "_" for letter in options.target) / model
 
 
 def complete(
@@ -92,7 +110,7 @@ def complete(
     model = experiment.model
     runs = _runs(options)
     for run, (search, settings, trials) in runs.items():
-        if run in experiment.runs and (run in experiment.race or (_FOLDER / model / run).exists()):
+        if run in experiment.runs and (run in experiment.race or (_folder(options, model) / run).exists()):
             continue
         slice_.check()
         key = {"model": model, "run": run, "setting": setting}
@@ -104,13 +122,13 @@ def complete(
             except SliceOver:
                 campaign.keep({**key, "part": time.perf_counter() - begin})
                 raise
-        figures["seconds"] += experiment.parts.get(run, 0.0)
+        figures["seconds"] += experiment.parts.pop(run, 0.0)
         experiment.runs[run] = figures
         campaign.keep({**key, "figures": figures})
     if not set(runs) <= set(experiment.race):
         slice_.check()
-        feeds = random_feeds(sd.load(_FOLDER / model / BASELINE).inputs, options.seed)
-        specs = artifacts(_FOLDER / model, list(runs), feeds, target.device)
+        feeds = random_feeds(sd.load(_folder(options, model) / BASELINE).inputs, options.seed)
+        specs = artifacts(_folder(options, model), list(runs), feeds, target.device)
         experiment.race = race(specs, BASELINE, options.rounds)
         campaign.keep({"model": model, "race": experiment.race, "setting": setting})
 
@@ -131,7 +149,7 @@ def tune(
     Raises:
         SliceOver: The time of this call is over.
     """
-    source, artifact = _FOLDER / model / "model.onnx", _FOLDER / model / run
+    source, artifact = _folder(options, model) / "model.onnx", _folder(options, model) / run
     if not source.exists():
         exported(model, source)
     shutil.rmtree(artifact, ignore_errors=True)
@@ -205,6 +223,7 @@ def _recorded(campaign: Campaign, setting: Mapping[str, Any]) -> dict[str, Exper
                 experiment.parts[row["run"]] = experiment.parts.get(row["run"], 0.0) + row["part"]
             else:
                 experiment.runs[row["run"]] = row["figures"]
+                experiment.parts.pop(row["run"], None)  # they are in the figures
     return experiments
 
 

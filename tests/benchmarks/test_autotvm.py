@@ -121,13 +121,21 @@ def test_a_tuning_that_a_call_has_ended_goes_on(script: ModuleType) -> None:
 
 def test_the_template_of_a_gpu_is_that_of_contractions(script: ModuleType) -> None:
     target = sd.parse_machine("cuda/a100")
-    functions = {"product": sd.operators.matmul(64, 64, 64), "softmax": sd.operators.softmax(8, 8)}
+    functions = {
+        "product": sd.operators.matmul(64, 64, 64),
+        "softmax": sd.operators.softmax(8, 8),
+        "convolution": sd.operators.conv2d(1, 28, 28, 64, 64, 3, 3, pad=1),  # Winograd's comes first
+    }
     tasks = [
-        SimpleNamespace(index=index, name=name, function=workload.function, constants=(), weight=1)
+        SimpleNamespace(index=index, name=name, function=workload.function, constants=workload.constants, weight=1)
         for index, (name, workload) in enumerate(functions.items())
     ]
     layers = script.layers_of(SimpleNamespace(tasks=tasks), target)
-    assert {layer.workload.name: layer.template for layer in layers} == {"product": True, "softmax": False}
+    assert {layer.workload.name: layer.template for layer in layers} == {
+        "product": True,
+        "softmax": False,
+        "convolution": True,
+    }
 
 
 def test_the_tables_tell_failures_and_what_is_similar(script: ModuleType, asked: list[str], tmp_path: Path) -> None:

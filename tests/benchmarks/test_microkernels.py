@@ -43,11 +43,11 @@ def test_schedules_of_a_gpu_are_contenders_that_it_times(script: ModuleType) -> 
     assert [spec.name for spec in (tuned, torch, original)] == ["storm", "torch", "original"]
     assert {spec.device for spec in (tuned, torch, original)} == {"cuda"}
     assert tuned.maker == original.maker != torch.maker
-    assert "shared" in tuned.arguments["function"].script()
-    text = original.arguments["function"].script()
+    assert "shared" in tuned.arguments["variant"].main.script()
+    text = original.arguments["variant"].main.script()
     assert "blockIdx.x" in text and "shared" not in text
 
 
 def test_the_original_of_a_cpu_has_no_schedule(script: ModuleType) -> None:
     (original,) = script.operator_specs(WORKLOAD, sd.Cpu.detect(), {}, ["original"], 0)
-    assert original.arguments["function"] is WORKLOAD.function
+    assert original.arguments["variant"].main is WORKLOAD.function

@@ -16,6 +16,8 @@ from stormdrop.codegen.cuda import cuda_source
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS
+from stormdrop.sketches.gpu.mma import GpuMma
+from stormdrop.sketches.gpu.streaming import GpuStreaming
 from stormdrop.sketches.registry import sketches_for
 
 A100 = GPUS["a100"]
@@ -24,9 +26,20 @@ ROWS = operators.softmax(m=3, n=40)
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ on the PATH")
 
 
-def run(work: Workload, sanitizer: str = "", find: str = "", put: str = "", **knobs: Any) -> Execution:
-    """Executes a schedule of the last sketch with these knobs, after the first `find` in its source was replaced."""
-    *_, (sketch, space) = sketches_for(work, A100)
+STREAMING = GpuStreaming()
+
+
+def run(
+    work: Workload,
+    sanitizer: str = "",
+    find: str = "",
+    put: str = "",
+    sketch: GpuStreaming | GpuMma = STREAMING,
+    **knobs: Any,
+) -> Execution:
+    """Executes a schedule with these knobs, after the first `find` in its source was replaced."""
+    space = sketch.space(work, A100)
+    assert space is not None
     config = {**space.config(space.origin), **knobs}
 
     def edit(source: str) -> str:
@@ -85,7 +98,14 @@ PIPELINE = operators.matmul(64, 64, 96, dtype="float16")
 LANES = "((((int)threadIdx.x) >> 4) * 8)));"
 WAIT = "tvm_builtin_ptx_cp_async_wait_group_async_wait_group"
 NOT_ALIGNED = "host fault: an address in shared memory is not aligned"
-TILES: dict[str, Any] = {"rows": (2, 2, 1), "columns": (1, 2, 2), "steps": (6, 1), "stages": 3}
+TILES: dict[str, Any] = {
+    "sketch": GpuMma(),
+    "rows": (2, 2, 1),
+    "columns": (1, 2, 2),
+    "steps": (6, 1),
+    "stages": 3,
+    "panel": 1,
+}
 
 
 def test_copies_beside_products_of_whole_warps() -> None:
@@ -161,8 +181,9 @@ def test_bool_is_read_and_written_one_by_one_in_vectors(writes: bool) -> None:
 
 def test_some_blocks_of_a_grid() -> None:
     work = operators.elementwise(shape=(9, 32), kind="relu")
-    *_, (sketch, space) = sketches_for(work, A100)
-    function = sketch.apply(work, A100, {**space.config(space.origin), "threads": 32}).main
+    space = STREAMING.space(work, A100)
+    assert space is not None
+    function = STREAMING.apply(work, A100, {**space.config(space.origin), "threads": 32, "vector": 1}).main
     (execution,) = execute_on_host(function, A100, work.random_inputs(0), blocks=3)
     written = (execution.outputs[0] != UNWRITTEN).all(axis=1)
     assert written.nonzero()[0].tolist() == [0, 4, 8]

@@ -17,7 +17,7 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.opencl import OpenCl, OpenClInfo, opencl_devices
 from stormdrop.measure.worker.opencl_device import OpenClDevice
 from stormdrop.sketches.contract import Variant
-from stormdrop.sketches.registry import sketches_for
+from stormdrop.sketches.gpu.streaming import GpuStreaming
 
 SOME_GPU = OpenCl.of(OpenClInfo(0, "some GPU", "some maker", "1", False, 1024, 48 << 10, 16, 1500, True))
 
@@ -40,7 +40,9 @@ def two_kernels() -> Workload:
 
 
 def default(work: Workload, machine: OpenCl) -> Variant:
-    *_, (sketch, space) = sketches_for(work, machine)
+    sketch = GpuStreaming()
+    space = sketch.space(work, machine)
+    assert space is not None
     return sketch.apply(work, machine, space.config(space.origin))
 
 

@@ -18,6 +18,7 @@ from ..errors import MeasureError, one_line
 from ..machine.process.child_process import ChildProcess
 from ..machine.sharing.foreign_load import LoadThresholds, LoadWatch, read_counters, spent_since
 from ..measure.timing import Call, Timer, TimingPlan, sample, time_calls
+from ..tuning.options import TF32
 from .closed_loop import MOST_CALLS, LoopTimes, closed_loop
 from .contender import Contender, ContenderSpec, TimedByDevice, Unavailable, forms_of
 
@@ -54,8 +55,7 @@ class ContenderProcess:
         """
         self.name, self.device = spec.name, spec.device
         self._patience = patience
-        tunables = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), _HUGE_PAGES]))
-        environment = {"TVM_NUM_THREADS": str(threads), "GLIBC_TUNABLES": tunables, "NVIDIA_TF32_OVERRIDE": "0"}
+        environment = environment_of(spec, threads)
         self._child = ChildProcess(f"{__name__}:serve", (spec, threads), environment, fresh=True, die_with_thread=True)
         try:
             kind, answer = self._answer()
@@ -154,6 +154,20 @@ class ContenderProcess:
 
 
 # Inside the contender's process
+
+
+def environment_of(spec: ContenderSpec, threads: int) -> dict[str, str]:
+    """What is set in the environment of a contender's process.
+
+    NVIDIA's libraries multiply in TF32, as TensorRT does unasked, only for a contender that is to do so.
+
+    Args:
+        spec: How to make the contender.
+        threads: The number of threads that it may use.
+    """
+    tunables = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), _HUGE_PAGES]))
+    override = {} if spec.arguments.get("precision") == TF32 else {"NVIDIA_TF32_OVERRIDE": "0"}
+    return {"TVM_NUM_THREADS": str(threads), "GLIBC_TUNABLES": tunables, **override}
 
 
 def serve(connection: Connection, spec: ContenderSpec, threads: int) -> None:

@@ -17,9 +17,9 @@ from .contender import ContenderSpec
 from .peers import (
     CUDA_PEERS,
     GROUPS,
-    IN_16_BITS,
     ONNXRUNTIME_EXACT,
     PACKAGES,
+    TAKE_PRECISION,
     WITHOUT_ONNX,
     model_peers,
     operator_peers,
@@ -221,7 +221,7 @@ def plan_model(path: Path, peers: Sequence[str], tuning: TuningOptions, peers_on
     in_bytes = rounds_to_bytes(onnx.load_from_string(theirs["model"]))
     makers = model_peers(peers_on)
     for peer in peers:
-        low = {"precision": precision} if precision and peer in IN_16_BITS else {}
+        low = {"precision": precision} if precision and peer in TAKE_PRECISION else {}
         contenders.append(ContenderSpec(peer, makers[peer], {**theirs, **low}, peers_on))
         if peer == "onnxruntime" and peers_on == CPU and in_bytes and sums_saturate():
             contenders.append(ContenderSpec(ONNXRUNTIME_EXACT, makers[peer], {**theirs, "entries": {EXACT_SUMS: "1"}}))

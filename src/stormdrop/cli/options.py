@@ -74,8 +74,8 @@ PrecisionOption = Annotated[
         "--precision",
         metavar="WHAT",
         help="What the model computes in: float32; bf16, with the factors of all layers but the last in bfloat16; "
-        "fp16, with them in float16 (NVIDIA's GPUs); tf32, with them in TF32 on tensor cores (NVIDIA's GPUs since "
-        "sm_80); or auto, in bfloat16 with those of the most expensive layers, as "
+        "fp16, with them in float16 (NVIDIA's GPUs); tf32, with those of products and convolutions that tensor cores "
+        "take in TF32 (NVIDIA's GPUs since sm_80); or auto, in bfloat16 with those of the most expensive layers, as "
         "many as --max-error allows (1e-2 by default).",
         autocompletion=completion.precisions,
     ),

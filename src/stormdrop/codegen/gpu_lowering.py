@@ -164,6 +164,8 @@ def _with_half_zeros(function: PrimFunc) -> PrimFunc:
         indices = (*load.indices, *node.indices)
         if size % 4 or not all(isinstance(index, prim.Ramp) and int(index.stride) == 1 for index in indices):
             return node
+        if np.dtype(dtype).itemsize == 1 and node.buffer.scope() != "shared.dyn":
+            return node  # only copies of `gpu_mma` are known to begin at whole float16
         (declared, (source, begin)), (target_declared, (target, to)) = (
             half(buffer, index, size // 2) for buffer, index in zip((load.source, node.buffer), indices, strict=True)
         )

@@ -16,7 +16,7 @@ Strides = Mapping[Axis, int]
 
 
 def strides_of(buffer: Buffer, indices: Sequence[Expr], axes: Sequence[Axis]) -> Strides | None:
-    """The strides of an access along axes, and None if it may leave the buffer.
+    """The strides of an access along axes; None if it may leave the buffer, or steps otherwise than forwards.
 
     Args:
         buffer: The buffer.

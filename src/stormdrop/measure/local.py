@@ -47,9 +47,9 @@ class Limits:
 
     Attributes:
         build_seconds: The seconds that it may take to be scheduled and compiled. The default is far more than LLVM
-            ever takes, and for a GPU far more than `nvcc` or a driver takes. Seconds in which its worker could not
-            work do not count. A candidate that has used half of them is begun again, once. So a hang costs one and a
-            half times as much.
+            ever takes, and for a GPU more than `nvcc` or a driver takes for a schedule that is any good. Seconds in
+            which its worker could not work do not count. A candidate that has used half of them is begun again, once.
+            So a hang costs one and a half times as much.
         run_seconds: The seconds that a run may take, counted alike. The default follows from the fastest kernel so
             far.
         cutoff: A candidate that is slower than this many times the best is hopeless and gets one sample.
@@ -126,7 +126,8 @@ class LocalMeasurer(Measurer):
         if pool is not None and pool.threads != target.cores:
             raise MeasureError(f"the pool's workers use {pool.threads} threads, the target has {target.cores} cores")
         self.workload = workload
-        self.build_timeout = limits.build_seconds or _BUILD_SECONDS[target.device]
+        given = limits.build_seconds
+        self.build_timeout = _BUILD_SECONDS[target.device] if given is None else given
         self._spaces = {sketch.name: space for sketch, space in setup.sketches}
         self._keys: dict[Candidate, Key] = {}
         self._account = Account()

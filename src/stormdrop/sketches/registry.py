@@ -47,9 +47,9 @@ def sketches_for(
     Args:
         workload: The function to tune.
         target: The machine to tune it for.
-        sketches: The sketches to choose from, or one of `SOURCES`; by default "builtin". A streaming sketch of
-            "builtin" is left out if a sketch for contractions applies, which does the same and more. It stays if a
-            contraction has too few columns to fill the vectors of a CPU.
+        sketches: The sketches to choose from, or one of `SOURCES`; by default "builtin". A sketch of "builtin" that
+            yields (`Yielding`) is left out if another one applies, which does the same and more: that of streams. It
+            stays if a contraction has too few columns to fill the vectors of a CPU, and beside `gpu_rows`.
         max_error: How far the schedules of "builtin" may differ from the reference; with 0 they only reorder it.
 
     Returns:

@@ -139,7 +139,7 @@ class Space:
             yield knob, [tuple(coords) for coords in distinct.tolist()], index
 
     def point(self, config: Mapping[str, Any]) -> Point:
-        """The point of a configuration, given as values by knob name. A knob that it lacks may have a value for that.
+        """The point of a configuration, given as values by knob name. A missing one has its `absent` value, if any.
 
         Raises:
             SpaceError: A knob is missing or unknown, a knob does not have this value, or the point is outside.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,8 @@ from onnx import TensorProto, helper
 
 from stormdrop import operators
 from stormdrop.bench import plan
-from stormdrop.bench.contender import Unavailable
+from stormdrop.bench.contender import ContenderSpec, Unavailable
+from stormdrop.bench.contender_process import environment_of
 from stormdrop.bench.peers import model_peers, onnxruntime_cuda, torch_cuda
 
 X = np.arange(6, dtype="float32").reshape(2, 3)
@@ -205,13 +205,12 @@ def test_tensorrt_in_16_bits(model: bytes, sessions: tuple[list[Any], Log]) -> N
     assert [opened[0][0][1], opened[2][0][1]] == [{"trt_fp16_enable": "1"}, {"trt_bf16_enable": "1"}]
 
 
-@pytest.mark.parametrize(("precision", "override"), [("float32", "0"), ("tf32", "")])
-def test_tensorrt_takes_tf32_only_if_asked(
-    precision: str, override: str, model: bytes, sessions: tuple[list[Any], Log], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "")
-    onnxruntime_cuda.TensorrtModel(model, {"x": X}, 1, precision)
-    assert os.environ["NVIDIA_TF32_OVERRIDE"] == override and sessions[0][0][0][1] == {}
+@pytest.mark.parametrize(
+    ("precision", "overridden"), [({}, True), ({"precision": "fp16"}, True), ({"precision": "tf32"}, False)]
+)
+def test_libraries_take_tf32_only_if_asked(precision: dict[str, str], overridden: bool) -> None:
+    environment = environment_of(ContenderSpec("tensorrt", "a:b", precision), threads=2)
+    assert environment.get("NVIDIA_TF32_OVERRIDE") == ("0" if overridden else None)
 
 
 def test_a_model_that_cannot_be_captured_is_launched(

@@ -13,6 +13,7 @@ from stand_ins.cuda_on_host import execute_on_host
 from stand_ins.memory_sectors import sectors_of
 from stormdrop import operators
 from stormdrop.codegen.cuda import launches
+from stormdrop.codegen.thread_bounds import accesses_out_of_bounds
 from stormdrop.errors import SpaceError
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
@@ -117,6 +118,46 @@ def test_without_sums_rows_are_what_all_accesses_step_over_together(
 ) -> None:
     found = find_rows(work)
     assert (found.row.extent, found.term.extent, found.vector) == (rows, terms, vector)
+
+
+def halved_columns(rows: int, columns: int) -> Workload:
+    """x[i, j] + z[i, j // 2], of which z is read element by element."""
+    x, z = te.placeholder((rows, columns), name="x"), te.placeholder((rows, columns // 2), name="z")
+    y = te.compute((rows, columns), lambda i, j: x[i, j] + z[i, j // 2], name="y")
+    return Workload.create("halved", te.create_prim_func([x, z, y]))
+
+
+def scaled_product(columns: int, terms: int) -> Workload:
+    """sum over k of x[k] * w[k, j] * scale[k // 32, j]: a vector times a matrix that has scales by groups of rows."""
+    x, w = te.placeholder((terms,), name="x"), te.placeholder((terms, columns), name="w")
+    scale, k = te.placeholder((-(-terms // 32), columns), name="scale"), te.reduce_axis((0, terms))
+    y = te.compute((columns,), lambda j: te.sum(x[k] * w[k, j] * scale[k // 32, j], k), name="y")
+    return Workload.create("scaled", te.create_prim_func([x, w, scale, y]))
+
+
+@pytest.mark.parametrize(
+    ("work", "knobs"),
+    [
+        (biased((1, 100, 7, 8), 1, "float32"), {}),  # rows of a block that are not there have no bias
+        (halved_columns(3, 300), {"threads": 64, "lanes": 64, "ahead": 4}),
+        (scaled_product(104, 70), {"threads": 256, "lanes": 16}),
+    ],
+    ids=["bias", "halved", "scaled"],
+)
+def test_what_is_not_fetched_in_vectors_is_read_within_its_buffer(work: Workload, knobs: dict[str, int]) -> None:
+    space = GpuRows().space(work, A100)
+    assert space is not None
+    function = GpuRows().apply(work, A100, {**space.config(space.origin), **knobs}).main
+    assert accesses_out_of_bounds(function, A100) == []
+
+
+@pytest.mark.parametrize(
+    "work",
+    [operators.global_pool2d(1, 1, 1, 64), operators.reduce((50, 1, 24), (1,)), biased((0, 64), 1, "float32")],
+    ids=["pool", "one term", "empty"],
+)
+def test_sums_of_one_term_and_empty_arrays_are_left_to_others(work: Workload) -> None:
+    assert GpuRows().space(work, A100) is None
 
 
 def test_elements_of_a_long_row_are_shared_by_blocks() -> None:

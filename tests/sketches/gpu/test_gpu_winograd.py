@@ -15,6 +15,7 @@ from stand_ins.opencl_execution import EMULATED, Job, execute
 from stormdrop import operators
 from stormdrop.codegen.cuda import cuda_source, launches, resources_of
 from stormdrop.codegen.opencl import build_opencl
+from stormdrop.ir.mixed_precision import in_tf32
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.relative_error import relative_error
 from stormdrop.ir.workload import Workload
@@ -31,6 +32,10 @@ SKETCHES = [GpuWinograd(2), GpuWinograd(4)]
 
 def _conv(n: int, h: int, w: int, ci: int, co: int, **more: Any) -> Workload:
     return operators.conv2d(**{"n": n, "h": h, "w": w, "ci": ci, "co": co, "kh": 3, "kw": 3, "pad": 1, **more})
+
+
+def _in_tf32(work: Workload) -> Workload:
+    return Workload.create("in_tf32", in_tf32(work.graph).function(), work.constants)
 
 
 CONVOLUTIONS = [
@@ -136,6 +141,8 @@ def test_a_thread_fetches_each_element_of_its_tiles_once() -> None:
         _conv(1, 14, 14, 8, 8, kh=7, kw=7, pad=3),
         _conv(1, 14, 14, 8, 8, layout="NCHW"),
         _conv(1, 14, 14, 8, 8, dtype="bfloat16"),
+        _in_tf32(_conv(1, 14, 14, 8, 8)),
+        _conv(128, 224, 224, 64, 64),  # what kernels hand on takes gigabytes
         operators.depthwise_conv2d(1, 14, 14, 8, 3, 3, pad=1),
         operators.matmul(64, 64, 64),
     ],
@@ -169,3 +176,11 @@ def test_fewer_products_are_expected_to_take_less_time(size: int) -> None:
         assert space is not None
         seconds.append(float(sketch.estimate(work, A100, space.columns([space.origin]))[0]))
     assert seconds == sorted(seconds, reverse=True)
+
+
+def test_transforms_take_the_time_of_their_bytes() -> None:
+    work = _conv(1, 224, 224, 64, 64)
+    for sketch, grown in zip(SKETCHES, (4.0, 2.25), strict=True):
+        space = space_of(sketch, work)
+        elements = 224 * 224 * 64 * (grown + 1)  # of the image and what it becomes, and of the results likewise
+        assert sketch.estimate(work, A100, space.columns([space.origin]))[0] > 2 * 4 * elements / A100.bandwidth

@@ -94,6 +94,33 @@ def test_vectors_of_the_second_stage_are_aligned() -> None:
         config_of(work, A100, **tiles, fetch0=1, fetch1=2, parts=1, stages=2)
 
 
+@pytest.mark.parametrize(
+    ("work", "tiles"),
+    [
+        (  # a span of one column: neighbours of a tile are rows apart
+            operators.matmul(128, 32, 64),
+            {"space0": (1, 1, 32, 1, 4), "space1": (1, 1, 1, 1, 32), "reduce0": (64, 1, 1), "fetch0": 4},
+        ),
+        (  # windows that begin at odd pixels
+            operators.conv1d(1, 66, 3, 32, 3),
+            {
+                "space1": (1, 1, 8, 1, 8),
+                "space2": (4, 1, 8, 1, 1),
+                "reduce0": (3, 1, 1),
+                "reduce1": (1, 1, 3),
+                "fetch0": 2,
+            },
+        ),
+    ],
+    ids=["apart", "odd"],
+)
+def test_no_vector_is_copied_that_is_not_contiguous_and_aligned(work: Workload, tiles: dict[str, Any]) -> None:
+    config_of(work, A100, **tiles, parts=1, stages=1)
+    config_of(work, A100, **{**tiles, "fetch0": 1}, parts=1, stages=2)
+    with pytest.raises(SpaceError, match="vectors that are aligned"):
+        config_of(work, A100, **tiles, parts=1, stages=2)
+
+
 def test_the_default_has_two_stages_where_copies_are_asynchronous_and_that_pays() -> None:
     matmul = operators.matmul(1024, 1024, 1024)
     config = config_of(matmul, A100)

@@ -20,8 +20,8 @@
 
 A contender is made in its own process with the number of threads. It raises `Unavailable`, with the reason, if it does
 not support the operator. Before the timing, weights are packed, and inputs get the layout that is fastest for the peer.
-On a GPU all compute in float32 without TF32, or torch and TensorRT in 16 bits beside such a model. Importing this
-package loads no peer's library, because a contender's process holds only its own.
+On a GPU all compute in float32 without TF32, or torch and TensorRT in 16 bits or TF32 beside such a model. Importing
+this package loads no peer's library, because a contender's process holds only its own.
 
 torch_operators.py, torch_models.py  torch
 litert.py                            LiteRT
@@ -74,7 +74,7 @@ WITHOUT_ONNX = ("jax",)
 PACKAGES = {"litert": "litert_torch", "tensorrt": "onnxruntime"}
 """The package that a peer needs, if it is not named after it."""
 
-IN_16_BITS = ("openvino", "torch", "torch-compiled", "tensorrt")
+TAKE_PRECISION = ("openvino", "torch", "torch-compiled", "tensorrt")
 """The peers of ONNX models that take `precision="bf16"`; those on GPUs also "fp16" and "tf32"."""
 
 ONNXRUNTIME_EXACT = "onnxruntime-exact"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -99,8 +98,7 @@ class TensorrtModel(CudaModel):
     graph = "trt_cuda_graph_enable"
 
     def __init__(self, model: bytes, inputs: Mapping[str, Array], threads: int, precision: str = FLOAT32) -> None:
-        if precision != TF32:  # TensorRT takes TF32 unless this is 0, and the provider has no option for it
-            os.environ["NVIDIA_TF32_OVERRIDE"] = "0"
+        # It has no option for TF32: the environment says whether it may take it (`contender_process.environment_of`).
         self.options = {} if precision in (FLOAT32, TF32) else {f"trt_{precision}_enable": "1"}
         super().__init__(model, inputs, threads)
 

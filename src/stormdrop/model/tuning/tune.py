@@ -129,10 +129,10 @@ def tune_model(
             beside it; the result's `artifact` says where.
         native: Save machine code in place of LLVM bitcode; see `CompiledModel.save`.
         precision: What the model computes in: "float32"; "bf16", with the factors of all contractions but the last in
-            bfloat16 and their sums in float32; "fp16", with them in float16 (NVIDIA's GPUs only); "tf32", with them
-            rounded to TF32 where they are multiplied (NVIDIA's GPUs since sm_80); or "auto", in bfloat16 with those of
-            the most expensive layers, as many as `max_error` allows (1e-2 by default). Inputs and outputs stay in
-            float32.
+            bfloat16 and their sums in float32; "fp16", with them in float16 (NVIDIA's GPUs only); "tf32", with those
+            of products and convolutions that tensor cores take rounded to TF32 (NVIDIA's GPUs since sm_80); or "auto",
+            in bfloat16 with those of the most expensive layers, as many as `max_error` allows (1e-2 by default). Inputs
+            and outputs stay in float32.
         keep_denormals: As in `tune`, for every kernel.
         architectures: Other architectures of NVIDIA's GPUs that the kernels are compiled for, too, as in
             `"sm_86,sm_90+ptx"` or `("sm_86", "sm_90+ptx")`: with "+ptx" also as PTX, which the driver of that and of

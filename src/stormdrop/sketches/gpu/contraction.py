@@ -317,7 +317,7 @@ def _space(workload: Workload, target: Gpu, listing_1: bool) -> Space | None:
     knobs += [Tile(name, extent, 3, max_inner=MOST_INNERMOST) for name, extent in axes.reductions]
     knobs += [Ordinal(f"fetch{position}", VECTORS) for position in range(2)]
     knobs.append(Ordinal("unroll", UNROLL))
-    # Vectors spare the copies beside products instructions. Others are not known to be contiguous in a default.
+    # Vectors spare the copies beside products instructions. With one stage, nothing says that a default has any.
     widths = widest_fetches(axes, tiling) if more["stages"] > 1 else (1, 1)
     fetches = {f"fetch{position}": width for position, width in enumerate(widths)}
     origin: dict[str, Any] = {**tiling, **fetches, "unroll": DEFAULT_UNROLL}

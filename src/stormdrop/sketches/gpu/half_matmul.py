@@ -21,7 +21,8 @@ from ...ir.expressions import rewrite_loads, substitute, tf32, variables
 from ...ir.kept import kept
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...ir.workload import Workload
-from ...machine.gpu import WARP, WORD
+from ...machine.gpu import WARP, WORD, Gpu
+from ...machine.known_gpus import tensor_rate
 from .contraction import FusedContraction, find_fused_contraction
 
 SIDE = 16
@@ -374,6 +375,11 @@ class WarpLoops:
     steps: Any
     fragments: Any
     product: Any
+
+
+def speedup_of_tensor_cores(matmul: HalfMatmul, target: Gpu) -> float:
+    """How much faster tensor cores multiply the factors of a matmul than the lanes of a GPU multiply float32."""
+    return tensor_rate(target.name, target.arch) * 2 / matmul.element_bytes / (2 * target.lanes)
 
 
 def thread_registers(rows: Sequence[Any], columns: Sequence[Any], words: int = 4) -> Any:

@@ -1,8 +1,8 @@
 """Which tilings of a contraction a GPU can run, and which of them is the default.
 
 A block has at least a warp and at most the threads that the device allows, its shared memory fits, a thread has enough
-registers, a multiprocessor has enough of them for a block, and virtual threads are few. The written sketch
-(`contraction.py`) and the rules (`sketches/rules/gpu/gpu_tiling.py`) have these limits as constraints of their spaces.
+registers, a multiprocessor has enough of them for a block, and virtual threads are few. The sketches (`contraction.py`,
+`winograd.py`) and the rules (`sketches/rules/gpu/gpu_tiling.py`) have these limits as constraints of their spaces.
 """
 
 from __future__ import annotations
@@ -91,10 +91,26 @@ def pipeline_constraint(axes: ContractionAxes, device: Gpu, split: bool = True) 
 
 def _pipeline_fits(use: ResourceUse, device: Gpu, stages: Any, fetch0: Any = 1, fetch1: Any = 1, parts: Any = 1) -> Any:
     fits = (use.rounds >= stages * parts) & (use.shared_bytes_in(stages) <= device.shared_per_block)
-    for width, shape, elements in zip((fetch0, fetch1), use.shared_shapes, use.shared_elements, strict=True):
-        # If some threads fetch nothing at last, TVM takes room for more rows, so that the next stage begins anywhere.
-        fits = fits & ((shape[-1] % width == 0) | (elements % (width * use.threads) == 0))
-    return (stages == 1) | fits
+    return (stages == 1) | (fits & vectors_are_aligned(use, 0, fetch0) & vectors_are_aligned(use, 1, fetch1))
+
+
+def vectors_are_aligned(use: ResourceUse, position: int, width: Any) -> Any:
+    """Whether all vectors that are fetched of an operand are contiguous and aligned, in memory and in every stage.
+
+    TVM makes asynchronous copies of vectors without asking for it.
+
+    Args:
+        use: A tiling, or n of them.
+        position: Which operand.
+        width: The elements of a vector, an integer or shape (n,).
+    """
+    operand, shape = use.axes.operands[position], use.shared_shapes[position]
+    aligned = (shape[-1] % width == 0) & (operand.extents[-1] % width == 0)
+    for name, factor in operand.dimensions[-1]:
+        outer, *inner = use.levels[name]
+        step = factor * math.prod(inner)  # from a block, or a round, to the next one
+        aligned = aligned & ((outer == 1) | (step % width == 0))
+    return aligned
 
 
 @dataclass(frozen=True)
@@ -146,7 +162,7 @@ def default_in_parts(
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, int]] | None:
     """The default tiling of a contraction, the parts of its longest reduction, and the stages.
 
-    It has several if the model of time expects a tenth less time of the best tiling for them.
+    It has more of them if the model of time expects a tenth less time of the best tiling for them than with fewer.
 
     Args:
         axes: The axes of the contraction.
@@ -181,14 +197,13 @@ def widest_fetches(axes: ContractionAxes, tiling: Mapping[str, Sequence[int]]) -
         tiling: The factors by axis.
     """
     use = ResourceUse(axes, tiling, min)
-    operands = zip(axes.operands, use.shared_shapes, use.shared_elements, strict=True)
     return [
         max(
             n
             for n in VECTORS
-            if shape[-1] % n == operand.extents[-1] % n == elements % (n * use.threads) == 0 or n == 1
+            if n == 1 or (elements % (n * use.threads) == 0 and vectors_are_aligned(use, position, n))
         )
-        for operand, shape, elements in operands
+        for position, elements in enumerate(use.shared_elements)
     ]
 
 

@@ -55,6 +55,7 @@ from .half_matmul import (
     layout_of,
     pairs_by_lanes,
     share_among_threads,
+    speedup_of_tensor_cores,
     split_into_fragments,
     thread_registers,
     tile_in_warps,
@@ -78,6 +79,10 @@ class GpuMma:
 
     name: ClassVar[str] = "gpu_mma"
     max_error: ClassVar[float] = 0.0
+
+    def speedup_bound(self, workload: Workload, target: Gpu) -> float:
+        """See `Bounded`: how much faster tensor cores multiply such factors than lanes multiply float32."""
+        return speedup_of_tensor_cores(find_matmul(workload), target)
 
     def space(self, workload: Workload, target: Gpu) -> Space | None:
         """The tilings of a matmul within the device's limits; None if the function or the device is none for it.
@@ -197,7 +202,7 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
         Tile("columns", matmul.columns // SIDE, 3),
         Tile("steps", matmul.depth // matmul.fragment_depth, 2),
         Ordinal("stages", _STAGES),
-        Ordinal("panel", _PANELS),
+        Ordinal("panel", _PANELS, absent=1),
     ]
     constraints = [
         Constraint(

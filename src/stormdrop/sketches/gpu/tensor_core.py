@@ -45,6 +45,7 @@ from .half_matmul import (
     HalfMatmul,
     find_matmul,
     share_among_threads,
+    speedup_of_tensor_cores,
     split_into_fragments,
     thread_registers,
     tile_in_warps,
@@ -63,6 +64,10 @@ class GpuTensorCore:
 
     name: ClassVar[str] = "gpu_tensor_core"
     max_error: ClassVar[float] = 0.0
+
+    def speedup_bound(self, workload: Workload, target: Gpu) -> float:
+        """See `Bounded`: how much faster tensor cores multiply such factors than lanes multiply float32."""
+        return speedup_of_tensor_cores(find_matmul(workload), target)
 
     def space(self, workload: Workload, target: Gpu) -> Space | None:
         """The tilings of a matmul within the device's limits; None if the function or the device is none for it.

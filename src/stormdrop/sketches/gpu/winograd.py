@@ -7,7 +7,7 @@
 Outputs are computed in tiles of m x m from tiles of alpha x alpha inputs; `winograd.transforms` has the formulas. A
 3 x 3 convolution takes 4 times fewer products with m = 4, and 2.25 times fewer with m = 2. What it takes in exchange is
 memory: V has alpha^2 / m^2 times the elements of the input, M as many times those of the output, and each is written
-once and read once. Both are seldom larger than the second cache. U, the transformed weights, is computed ahead of time.
+once and read once. U, the transformed weights, is computed ahead of time.
 
 If m does not divide an extent, the last tiles overlap those before them, and store only what no tile before them does.
 Tiles are filled up to a number that has more divisors; what is filled up computes the last tile again, for nobody.
@@ -64,6 +64,8 @@ Rows = Callable[[Filter, Sequence[Expr]], list[Expr]]
 
 _MOST_POSITIONS = 36  # of a tile; a thread has them in registers
 _THREADS = (64, 128, 256)
+_MOST_BYTES = 1 << 30  # of what kernels hand on, which also keeps indices within 32 bits
+_FLOAT = 4  # bytes
 _MORE_TILES = 1.15  # times as many, so that they have more divisors
 _SMOOTH = 2**12 * 3**4 * 5**3 * 7**3  # what divides it has small factors only
 
@@ -85,6 +87,10 @@ class GpuWinograd:
         """`gpu_winograd_2` or `gpu_winograd_4`."""
         return f"gpu_winograd_{self.m}"
 
+    def speedup_bound(self, workload: Workload, target: Gpu) -> float:
+        """See `Bounded`: a transformed convolution has at most this many times fewer operations than the plain sum."""
+        return 4.0
+
     def space(self, workload: Workload, target: Gpu) -> Space | None:
         """The tilings of the products; None for a function that is no such convolution.
 
@@ -95,14 +101,16 @@ class GpuWinograd:
 
     def features(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The seven of `analytic_features` of the products, shape (n, 7), of n configurations."""
-        return analytic_features(_Kernels(_convolution(workload, self.m), self.m).tilings(knobs), target)
+        tilings = _Kernels(_convolution(workload, self.m), self.m).tilings(knobs)
+        return analytic_features(tilings, target, stages=knobs["stages"])
 
     def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected seconds of n configurations: of the products, and of both transforms at the bandwidth."""
         kernels = _Kernels(_convolution(workload, self.m), self.m)
         fetch = knobs["fetch0"], knobs["fetch1"]
         products = expected_seconds(kernels.tilings(knobs), target, fetch, knobs["unroll"], stages=knobs["stages"])
-        moved = 4 * (kernels.grown + 1) * sum(math.prod(shape_of(buffer)[1:]) for buffer in (kernels.v, kernels.m))
+        handed_on = sum(math.prod(shape_of(buffer)) for buffer in (kernels.v, kernels.m))
+        moved = _FLOAT * handed_on * (1 + 1 / kernels.grown)  # by the transforms
         return products + 2 * LAUNCH + moved / target.bandwidth
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
@@ -119,7 +127,7 @@ def _convolution(workload: Workload, m: int) -> Convolution:
     conv = find_convolution(workload)
     contraction = conv.contraction
     factors = (contraction.data_factor, contraction.column_factor)
-    if any(factor.dtype != "float32" or factor.decoders for factor in factors) or contraction.after:
+    if any(factor.dtype != "float32" or factor.rounded or factor.decoders for factor in factors) or contraction.after:
         raise UnsupportedFunction("not a convolution in float32 with one result")
     if not contiguous(contraction.other, conv.channel.var) or not contiguous(
         contraction.epilogue.buffer[contraction.epilogue.indices], conv.column.var
@@ -130,6 +138,10 @@ def _convolution(workload: Workload, m: int) -> Convolution:
         raise UnsupportedFunction("the image is smaller than a tile")
     if any(tile.alpha not in POINTS for tile in filters) or math.prod(tile.alpha for tile in filters) > _MOST_POSITIONS:
         raise UnsupportedFunction("a tile does not fit the registers of a thread")
+    positions = math.prod(tile.alpha for tile in filters)
+    handed_on = positions * _filled_up(conv.tiles(m)) * (conv.channel.extent + conv.column.extent)
+    if _FLOAT * handed_on > _MOST_BYTES:
+        raise UnsupportedFunction(f"the transformed data takes more than {_MOST_BYTES} bytes")
     return conv
 
 

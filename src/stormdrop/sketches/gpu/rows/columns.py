@@ -21,8 +21,8 @@ from tvm_ffi import structural_equal
 
 from ....ir.attributes import DISJOINT_SHARED
 from ....ir.expressions import Expr, rewrite_loads, substitute
-from ....ir.stages import Buffer, Stage, assemble, combined, intermediate, variable
-from .nests import Nests, Place, all_of, bound, sequence
+from ....ir.stages import Buffer, Stage, assemble, combined, intermediate, sequence, variable
+from .nests import Nests, Place, all_of, bound
 from .stages import Fetched, RowStages
 
 
@@ -119,7 +119,7 @@ class _Kernel:
                 return next((buffer[at] for each, buffer in own.items() if structural_equal(each.load, load)), None)
 
             value = self._at(rewrite_loads(stage.value, held), at)
-            if inside := self._inside_terms(at):
+            if inside := [*self._inside_columns(at), *self._inside_terms(at)]:  # some loads are not fetched before
                 value = tirx.if_then_else(all_of(inside), value, stage.identity)
             place = (*at[:3], at[-1])
             return Stage("add", (), partial, place, combined(str(stage.combine), partial[place], value))

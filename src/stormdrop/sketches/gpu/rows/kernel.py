@@ -13,9 +13,9 @@ from tvm_ffi import structural_equal
 
 from ....ir.attributes import DISJOINT_SHARED
 from ....ir.expressions import Expr, rewrite_loads, substitute
-from ....ir.stages import Buffer, Stage, assemble, combined, intermediate, variable
+from ....ir.stages import Buffer, Stage, assemble, combined, intermediate, sequence, variable
 from ....machine.gpu import WORD
-from .nests import Nests, Place, all_of, bound, sequence
+from .nests import Nests, Place, all_of, bound
 from .stages import Fetched, RowStages
 
 _KEPT = 64  # registers of a thread for what several stages read
@@ -83,7 +83,7 @@ class _Kernel:
 
         def add(*at: Any) -> Stage:
             value = self._value(stage, at, own)
-            if inside := self._inside_terms(at):
+            if inside := [*self._inside_rows(at), *self._inside_terms(at)]:  # some loads are not fetched before
                 value = tirx.if_then_else(all_of(inside), value, stage.identity)
             return Stage(f"{stage.name}_add", (), parts, at[:2], combined(combine, parts[at[:2]], value))
 
@@ -126,7 +126,10 @@ class _Kernel:
 
         def step(at: Place) -> list[Any]:
             when = all_of([*self._inside_rows(at), *self._inside_terms(at)])
-            return [self._nests.at(make, at), self._nests.at(store, at, width=self._found.written, when=when)]
+            return [
+                self._nests.at(make, at, when=when),
+                self._nests.at(store, at, width=self._found.written, when=when),
+            ]
 
         return self._over_lanes(self._in_rounds(lambda at: [*self._read(own, at), self._in_steps(at, step)]))
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Range
-from tvm.tirx import For, ForKind, IterVar, SeqStmt
+from tvm.tirx import For, ForKind, IterVar
 
 from ....ir.expressions import Expr
-from ....ir.stages import Axis, Stage, variable
+from ....ir.stages import Axis, Stage, sequence, variable
 
 Place = tuple[Any, ...]
 """The position of an element in registers, or the first indices of it."""
@@ -62,11 +62,6 @@ class Nests:
 def all_of(conditions: Sequence[Expr]) -> Any:
     """The conjunction of conditions; True of none."""
     return reduce(tirx.And, conditions) if conditions else True
-
-
-def sequence(statements: Sequence[Any]) -> Any:
-    """Statements one after the other."""
-    return statements[0] if len(statements) == 1 else SeqStmt(statements)
 
 
 def bound(name: Any, extent: int, tag: str, body: Sequence[Any]) -> Any:

@@ -74,7 +74,7 @@ class RowStages:
     @property
     def vector(self) -> int:
         """The elements of the widest vector."""
-        return max(self.written, *(each.vector for each in self.fetched))
+        return max([self.written, *(each.vector for each in self.fetched)])
 
     @property
     def sums(self) -> bool:
@@ -146,6 +146,8 @@ def find_columns(workload: Workload) -> RowStages:
         raise UnsupportedFunction("not one sum that threads can share")
     axes = [axis for axis in first.spatial if axis.extent > 1]
     rows, terms = _extents(first.spatial), _extents(first.reductions)
+    if not terms or not first.loads():
+        raise UnsupportedFunction("the sum reads nothing, or has one term")
     largest = max(first.loads(), key=lambda load: math.prod(shape_of(load.source)))
     for count in range(len(axes), 0, -1):
         if not _aligned(first, largest.source, largest.indices, [], axes[-count:]):
@@ -248,6 +250,8 @@ class _Form:
 
 
 def _extents(axes: Sequence[Axis]) -> list[int]:
+    if any(axis.extent == 0 for axis in axes):
+        raise UnsupportedFunction("an axis is empty")
     return [axis.extent for axis in axes if axis.extent > 1]
 
 
