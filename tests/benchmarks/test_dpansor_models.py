@@ -39,7 +39,7 @@ def test_a_call_goes_on_where_the_last_one_has_ended(
         asked.append(run)
         if asked == ["evolutionary", "N=1"]:
             raise script.SliceOver
-        (tmp_path / "models" / model / run).mkdir(parents=True)
+        (tmp_path / "models" / "cpu" / model / run).mkdir(parents=True)
         return _figures(10.0, 8)
 
     monkeypatch.setattr(script, "tune", tune)
@@ -47,7 +47,7 @@ def test_a_call_goes_on_where_the_last_one_has_ended(
     monkeypatch.setattr(script, "random_feeds", lambda *_: {})
     monkeypatch.setattr(script, "race", lambda specs, *_: {spec.name: {"speed": 1.0} for spec in specs})
     options = argparse.Namespace(
-        trials=100, features="knobs", N=[1], exploiters=False, fresh=False, seed=0, rounds=3, file=None
+        target="cpu", trials=100, features="knobs", N=[1], exploiters=False, fresh=False, seed=0, rounds=3, file=None
     )
     setting = {"trials": 100, "cpu": "A CPU"}
     for finished in (False, True):
