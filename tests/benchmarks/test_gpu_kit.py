@@ -443,7 +443,7 @@ def test_tunings_of_shapes_are_shorter_with_fewer_minutes(
     steps, campaign = load("_steps"), load("_common").Campaign(tmp_path / "file.jsonl")
     monkeypatch.setattr(steps.Kit, "target", steps.GPUS["a100"])
     monkeypatch.setattr(steps.table_1, "SMALL", ["M0"])
-    monkeypatch.setattr(steps.table_1, "TABLE_1", [])
+    monkeypatch.setattr(steps, "TABLE_1", [])
     monkeypatch.setattr(steps.table_1, "measure", lambda shape, device, options, *_: {"budgets": options.budgets})
     with pytest.raises(steps.Skipped, match="and M0 needs 270"):
         steps.papers(steps.Kit("papers", False, campaign, 200.0, 9.0))
