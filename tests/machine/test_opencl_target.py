@@ -16,6 +16,7 @@ from stormdrop.machine.cpu import parse_machine
 from stormdrop.machine.gpu import require_gpu
 from stormdrop.machine.opencl import OpenCl, OpenClInfo
 from stormdrop.sketches.registry import sketches_for
+from stormdrop.space import Ordinal
 
 CPU = OpenClInfo(1, "pthread-AMD EPYC", "Portable Computing Language", "3.1", True, 4096, 512 << 10, 2, 2445, False)
 GPU = OpenClInfo(0, "Radeon RX 7900 XT", "AMD", "3590", False, 256, 64 << 10, 84, 2400, True)
@@ -88,8 +89,12 @@ def test_its_sketches_are_those_of_gpus_without_tensor_cores() -> None:
 @pytest.mark.parametrize("items", [32, 64, 256])
 def test_blocks_fit_into_small_work_groups(items: int) -> None:
     machine = OpenCl.of(replace(GPU, work_items=items))
-    ((_, space),) = sketches_for(operators.softmax(8, 100), machine)
-    assert space.config(space.origin)["threads"] == items
+    spaces = [space for _, space in sketches_for(operators.softmax(8, 100), machine)]
+    assert {space.name for space in spaces} == {"gpu_rows", "gpu_streaming"}
+    for space in spaces:
+        (threads,) = (knob for knob in space.knobs if knob.name == "threads")
+        assert isinstance(threads, Ordinal) and max(threads.values) == items
+        assert space.columns([space.origin])["threads"][0] <= items
     assert sketches_for(operators.matmul(64, 64, 64), machine)
 
 
