@@ -134,9 +134,7 @@ def _sum_in_registers(schedule: Schedule, block: Any, epilogue: Stage | None) ->
 
 def _tilings(workload: Workload, knobs: Mapping[str, NDArray[Any]]) -> Tilings:
     """The tilings of n configurations."""
-    axes = find_fused_contraction(workload).axes
-    names = [name for name, _ in (*axes.spatial, *axes.reductions)]
-    return Tilings(axes, {name: np.array([tuple(tile) for tile in knobs[name]], dtype=np.int64) for name in names})
+    return Tilings.of(find_fused_contraction(workload).axes, knobs)
 
 
 @dataclass(frozen=True, eq=False)

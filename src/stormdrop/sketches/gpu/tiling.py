@@ -232,6 +232,12 @@ class Tilings(ResourceUse):
         super().__init__(axes, {name: columns.T for name, columns in factors.items()}, np.minimum)
         self.factors = factors
 
+    @classmethod
+    def of(cls, axes: ContractionAxes, knobs: Mapping[str, NDArray[Any]]) -> Tilings:
+        """The tilings of n configurations, which have a knob of its factors for each axis."""
+        names = [name for name, _ in (*axes.spatial, *axes.reductions)]
+        return cls(axes, {name: np.array([tuple(tile) for tile in knobs[name]], dtype=np.int64) for name in names})
+
     @cached_property
     def loads(self) -> list[NDArray[np.float64]]:
         """The loads of each operand from shared memory by all warps, each of shape (n,).

@@ -101,14 +101,16 @@ class GpuWinograd:
 
     def features(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The seven of `analytic_features` of the products, shape (n, 7), of n configurations."""
-        tilings = _Kernels(_convolution(workload, self.m), self.m).tilings(knobs)
+        tilings = Tilings.of(_Kernels(_convolution(workload, self.m), self.m).axes, knobs)
         return analytic_features(tilings, target, stages=knobs["stages"])
 
     def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected seconds of n configurations: of the products, and of both transforms at the bandwidth."""
         kernels = _Kernels(_convolution(workload, self.m), self.m)
         fetch = knobs["fetch0"], knobs["fetch1"]
-        products = expected_seconds(kernels.tilings(knobs), target, fetch, knobs["unroll"], stages=knobs["stages"])
+        products = expected_seconds(
+            Tilings.of(kernels.axes, knobs), target, fetch, knobs["unroll"], stages=knobs["stages"]
+        )
         handed_on = sum(math.prod(shape_of(buffer)) for buffer in (kernels.v, kernels.m))
         moved = _FLOAT * handed_on * (1 + 1 / kernels.grown)  # by the transforms
         return products + 2 * LAUNCH + moved / target.bandwidth
@@ -201,11 +203,6 @@ class _Kernels:
         operands = Operand(((p,), (t,), (c,)), shape_of(self.v)), Operand(((p,), (c,), (o,)), shape_of(self.u))
         spatial = ("space0", positions), ("space1", tiles), ("space2", columns)
         return ContractionAxes(spatial, (("reduce0", channels),), operands)
-
-    def tilings(self, knobs: Mapping[str, NDArray[Any]]) -> Tilings:
-        """The tilings of the products of n configurations."""
-        names = [name for name, _ in (*self.axes.spatial, *self.axes.reductions)]
-        return Tilings(self.axes, {name: np.array([tuple(tile) for tile in knobs[name]], np.int64) for name in names})
 
     def variant(self, config: Mapping[str, Any], target: Gpu) -> Variant:
         """The schedule at a configuration."""
