@@ -20,7 +20,7 @@ from tvm_ffi.serialization import from_json_graph_str, to_json_graph_str
 from ..errors import UnsupportedFunction
 from . import reference
 from .contractions.contraction import Contraction, find_contraction
-from .dtypes import is_float, limits
+from .dtypes import BFLOAT16, FLOAT16, is_float, limits
 from .expressions import as_type, children, intrinsic, is_selection, rebuild, rewrite_loads, walk
 from .kept import kept
 from .stages import Axis, Buffer, Stage, StageGraph, intermediate, shape_of, variable
@@ -227,7 +227,8 @@ class Workload:
 
         Returns:
             0 (bit-identical) if the function computes with integers only, or if integers stay exact in float32; else
-            1e-4, or one step of an output that was rounded to integers or to a type with fewer digits.
+            1e-4, or one step of an output that was rounded to integers, or of a type with fewer digits to which the
+            function rounds.
         """
         largest = [float(np.max(np.abs(output), initial=0.0)) for output in outputs]
         if reference.is_exact(self.graph) and (self._integer or all(value < 2**24 for value in largest)):
@@ -247,8 +248,12 @@ class Workload:
 
     @property
     def step(self) -> float:
-        """The distance from 1 to the next number, in the output whose type has the fewest digits; 0 without floats."""
-        return max((float(limits(spec.dtype).eps) for spec in self.outputs if is_float(spec.dtype)), default=0.0)
+        """The distance from 1 to the next number, in the type with the fewest digits that the function rounds to.
+
+        It is 0 without floats. An output of float32 may be a sum of what was rounded to 16 bits.
+        """
+        outputs = (float(limits(spec.dtype).eps) for spec in self.outputs if is_float(spec.dtype))
+        return max(step_inside(self.graph), *outputs, 0.0)
 
     @property
     def _integer(self) -> bool:
@@ -266,6 +271,30 @@ class Workload:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({**state, "function": from_json_graph_str(state["function"])})
+
+
+def step_inside(graph: StageGraph) -> float:
+    """The distance from 1 to the next number, in the type of 16 bits to which a function rounds what it computes with.
+
+    Args:
+        graph: The function.
+
+    Returns:
+        The distance of the type with the fewest digits; 0 if only results are rounded.
+
+    Example:
+        >>> from stormdrop import operators
+        >>> step_inside(operators.matmul(8, 8, 8, dtype="bfloat16").graph)
+        0.0
+        >>> step_inside(operators.attention(1, 8, 8, 8, 8, dtype="bfloat16").graph)  # of the weights
+        0.0078125
+    """
+    steps = [0.0]
+    for stage in graph.stages:
+        result = stage.value if stage.buffer in graph.outputs else None
+        casts = (node for node in walk(stage.value) if isinstance(node, prim.Cast) and node is not result)
+        steps += [float(limits(dtype).eps) for cast in casts if (dtype := str(cast.ty.dtype)) in (FLOAT16, BFLOAT16)]
+    return max(steps)
 
 
 def _spec(buffer: Buffer) -> TensorSpec:

@@ -7,13 +7,13 @@ from typing import Any
 
 from tvm import te
 
-from ..ir.dtypes import BFLOAT16
+from ..ir.dtypes import BFLOAT16, FLOAT16
 from .declare import Definition, operator
 from .epilogue import ACTIVATIONS, with_epilogue
 from .quantized import BYTES, check_quantized, factor, is_bytes, second_dtype, with_quantized_epilogue
 from .rows import softmax_of
 
-_DTYPES = ("float32", "float16", BFLOAT16, *BYTES)
+_DTYPES = ("float32", FLOAT16, BFLOAT16, *BYTES)
 
 
 @operator("a product of two matrices, neither of them constant", "m=48 n=64 k=32", dtype=_DTYPES)
@@ -158,7 +158,7 @@ def attention_scores(b: int, m: int, n: int, k: int, mask: int = 0, dtype: str =
     return Definition(*_attention_weights(b, m, n, k, mask, dtype))
 
 
-@operator("softmax of Q K^T, multiplied by V", "b=2 m=32 n=32 k=16 v=8")
+@operator("softmax of Q K^T, multiplied by V", "b=2 m=32 n=32 k=16 v=8", dtype=("float32", BFLOAT16, FLOAT16))
 def attention(b: int, m: int, n: int, k: int, v: int, mask: int = 0, dtype: str = "float32") -> Definition:
     """Attention: softmax(Q[b, m, k] K[b, n, k]^T / sqrt(k) + mask[m, n]) V[b, n, v], the softmax along n.
 
@@ -172,7 +172,8 @@ def attention(b: int, m: int, n: int, k: int, v: int, mask: int = 0, dtype: str 
         v: The length of a value.
         mask: 1 adds an input of shape [m, n] before the softmax, 0 does not. Its elements are 0, or very negative if
             the query may not attend to the key.
-        dtype: "float32".
+        dtype: The type of queries, keys, values and the output: "float32"; or "bfloat16" or "float16", with scores and
+            a mask in float32, and the weights rounded to this type.
 
     Raises:
         OperatorError: An argument is not as described above, or the tensors take more than 8 GiB together.
@@ -186,14 +187,18 @@ def attention(b: int, m: int, n: int, k: int, v: int, mask: int = 0, dtype: str 
     inputs, weights = _attention_weights(b, m, n, k, mask, dtype)
     values = te.placeholder((b, n, v), dtype, name="v")
     r = te.reduce_axis((0, n), name="r")
-    output = te.compute((b, m, v), lambda s, i, j: te.sum(weights[s, i, r] * values[s, r, j], axis=r), name="attention")
-    return Definition([*inputs, values], output)
+
+    def weighted(s: Any, i: Any, j: Any) -> Any:
+        weight = factor(weights[s, i, r].astype(dtype), dtype)
+        return te.sum(weight * factor(values[s, r, j], dtype), axis=r)
+
+    return Definition([*inputs, values], _narrow(te.compute((b, m, v), weighted, name="attention"), dtype))
 
 
 def _attention_weights(b: int, m: int, n: int, k: int, mask: int, dtype: str) -> tuple[list[Any], Any]:
-    """The inputs of the scores, and the softmax of these."""
+    """The inputs of the scores, and the softmax of these in float32."""
     inputs, product = _batch_matmul(b, m, n, k, 1, dtype)
-    mask_input = te.placeholder((m, n), dtype, name="mask") if mask else None
+    mask_input = te.placeholder((m, n), name="mask") if mask else None
 
     def score(s: Any, i: Any, j: Any) -> Any:
         scaled = product[s, i, j] * (1 / math.sqrt(k))

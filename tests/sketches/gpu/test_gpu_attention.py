@@ -22,6 +22,7 @@ from stormdrop.codegen.opencl import build_opencl
 from stormdrop.codegen.serial_loops import with_serial_loops
 from stormdrop.codegen.thread_bounds import accesses_out_of_bounds
 from stormdrop.errors import UnsupportedFunction
+from stormdrop.ir.dtypes import limits
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu
@@ -74,10 +75,10 @@ def tiled(work: Workload) -> Any:
     return GpuAttention().apply(work, A100, config).main
 
 
-def in_series(functions: list[Any], inputs: list[Array], shape: tuple[int, ...]) -> list[Array]:
+def in_series(functions: list[Any], inputs: list[Array], shape: tuple[int, ...], dtype: str = "float32") -> list[Array]:
     outputs = []
     for kernel in compile_together(list(map(with_serial_loops, functions)), Cpu.detect().tvm()):
-        output = tvm.runtime.empty(shape, "float32")
+        output = tvm.runtime.empty(shape, dtype)
         kernel.call(*(tvm.runtime.tensor(array) for array in inputs), output)
         outputs.append(output.numpy())
     return outputs
@@ -91,6 +92,17 @@ def test_the_right_answer_within_the_buffers(name: str) -> None:
     assert not [line for function in functions for line in accesses_out_of_bounds(function, A100)]
     for output in in_series(functions, inputs, work.outputs[0].shape):
         np.testing.assert_allclose(output, expected(work, inputs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_numbers_of_16_bits(dtype: str) -> None:
+    work = operators.attention(2, 17, 35, 8, 19, mask=1, dtype=dtype)
+    inputs, functions = list(work.random_inputs(0)), [*schedules(work), tiled(work)]
+    assert not [line for function in functions for line in accesses_out_of_bounds(function, A100)]
+    wanted, step = expected(work, inputs), float(limits(dtype).eps)
+    for output in in_series(functions, inputs, wanted.shape, dtype):
+        np.testing.assert_allclose(output.astype("f8"), wanted, rtol=0, atol=2 * step * np.abs(wanted).max())
 
 
 @pytest.mark.compiles
@@ -234,8 +246,9 @@ def with_another_row(product: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         attention(weights=lambda scores: te.compute(scores.shape, lambda *i: softmax_of(scores)[i] + 1.0)),
         attention(with_another_row),
         attention(query_of=lambda queries, b, h, i, d: te.exp(queries[b, i, h * 8 + d])),
+        attention(query_of=lambda queries, b, h, i, d: queries[b, i, h * 8 + d].astype("float16").astype("float32")),
     ],
-    ids=["matmul", "scores", "no maximum", "changed weights", "another row", "computed queries"],
+    ids=["matmul", "scores", "no maximum", "changed weights", "another row", "computed queries", "rounded queries"],
 )
 def test_other_functions_are_refused(work: Workload) -> None:
     with pytest.raises(UnsupportedFunction):

@@ -14,6 +14,7 @@ from ...ir import reference
 from ...ir.dtypes import is_float, limits
 from ...ir.relative_error import relative_error
 from ...ir.stages import StageGraph, shape_of
+from ...ir.workload import step_inside
 from ...runtime.program import Step
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
@@ -90,7 +91,8 @@ def kernel_errors(graph: Graph, model: CompiledModel, feeds: Feeds) -> dict[int,
             outputs = [outputs[0][..., place.offset : place.offset + width]]
         with np.errstate(all="ignore"):
             expected = _expected(known[task], inputs)
-        error = max(_error(ours, *right) for ours, right in zip(outputs, expected, strict=True))
+        lost = step_inside(known[task])
+        error = max(_error(ours, *right, lost) for ours, right in zip(outputs, expected, strict=True))
         errors[task] = max(error, errors.get(task, 0.0))
 
     _run(model, feeds, judge, after=True)
@@ -147,13 +149,13 @@ def _expected(stages: StageGraph, inputs: list[Array]) -> Iterator[tuple[Array, 
     return zip(outputs, ties or outputs, strict=True)
 
 
-def _error(output: Array, right: Array, tie: Array) -> float:
-    """The error of an output beyond what its type cannot hold, if that has fewer digits than float32."""
+def _error(output: Array, right: Array, tie: Array, lost: float) -> float:
+    """The error of an output beyond what is lost inside, and what a type with fewer digits than float32 cannot hold."""
     if tie is not right:
         between = np.clip(output, np.minimum(right, tie), np.maximum(right, tie))
         right = np.where(tie == right, right, between)
     dtype = str(output.dtype)
-    lost = float(limits(dtype).eps) if is_float(dtype) and output.itemsize < 4 else 0.0
+    lost = max(lost, float(limits(dtype).eps)) if is_float(dtype) and output.itemsize < 4 else lost
     return max(0.0, relative_error(output, right) - lost)
 
 

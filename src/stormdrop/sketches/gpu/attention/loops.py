@@ -17,7 +17,8 @@ Dao et al., arXiv:2205.14135, Algorithm 1), but that each block has one tile of 
 their own scores; these sums are added at the end, because all are scaled alike.
 
 A thread has every n-th row of a block and every m-th key of a tile, so that neighbours are in different banks. It reads
-four elements at once, along the depth and along the keys.
+four elements at once, along the depth and along the keys. Numbers of 16 bits become float32 as they are brought, and
+weights are rounded to 16 bits if the function does so.
 """
 
 from __future__ import annotations
@@ -25,32 +26,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Range, Var
-from tvm.ir.prim.expr import FloatImm, IntImm
-from tvm.sym import Analyzer
-from tvm.tirx import BufferStore, For, ForKind, IfThenElse, IterVar, PrimFunc, SeqStmt
+from tvm.ir.prim import expr as prim
+from tvm.ir.prim.expr import FloatImm
+from tvm.tirx import BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqStmt
 
-from ....ir.expressions import coefficients, substitute, unraveled, variables
-from ....ir.stages import Axis, assemble, intermediate, shape_of, variable
+from ....ir.stages import Axis, assemble, intermediate, variable
 from .parts import AttentionParts
 from .sizes import QUAD, BlockSizes, padded, whole_quads
+from .statements import Rows, Staged, bound, contiguous_elements, fetch, heads_of, loop, unrolled, vectorized
 
 _TYPE = "float32"
-
-
-def contiguous_elements(load: Any, axis: Axis) -> int:
-    """The elements along an axis that a load reads as one vector wherever it begins, up to a quad."""
-    *others, last = load.indices
-    used = variables(last)
-    factors = coefficients(last, used)
-    if factors is None or factors.pop(axis.var, 0) != 1 or any(axis.var in variables(index) for index in others):
-        return 1
-    first = Analyzer().simplify(substitute(last, {each: IntImm("int32", 0) for each in used}))
-    return math.gcd(axis.extent, shape_of(load.source)[-1], int(first), *factors.values(), QUAD)
 
 
 def attention_kernel(parts: AttentionParts, sizes: BlockSizes) -> PrimFunc:
@@ -61,21 +49,6 @@ def attention_kernel(parts: AttentionParts, sizes: BlockSizes) -> PrimFunc:
         sizes: How it is divided.
     """
     return _Kernel(parts, sizes).function()
-
-
-@dataclass(frozen=True, eq=False)
-class _Staged:
-    """Rows in shared memory. The buffer has one dimension, because TVM takes away what pads the rows of several."""
-
-    buffer: Any
-    height: int
-    stride: int
-
-    def load(self, row: Any, column: Any) -> Any:
-        return self.buffer[row * self.stride + column]
-
-    def store(self, row: Any, column: Any, value: Any) -> Any:
-        return BufferStore(self.buffer, value, [row * self.stride + column])
 
 
 class _Kernel:
@@ -91,10 +64,10 @@ class _Kernel:
         made = [intermediate(name, [size], _TYPE, "shared") for name, size in zip(names, elements, strict=True)]
         queries, keys_or_weights, values, partial = self._allocated = made
         row = padded(parts.depth.extent)
-        self._queries, self._keys = _Staged(queries, sizes.height, row), _Staged(keys_or_weights, sizes.tile, row)
-        self._weights = _Staged(keys_or_weights, sizes.height, padded(sizes.tile))
-        self._values = _Staged(values, sizes.tile, self._columns * sizes.key_threads)
-        self._partial = _Staged(partial, sizes.height, sizes.key_threads)
+        self._queries, self._keys = Staged(queries, sizes.height, row), Staged(keys_or_weights, sizes.tile, row)
+        self._weights = Staged(keys_or_weights, sizes.height, padded(sizes.tile))
+        self._values = Staged(values, sizes.tile, self._columns * sizes.key_threads)
+        self._partial = Staged(partial, sizes.height, sizes.key_threads)
 
         def registers(name: str, *shape: int) -> Any:
             # The thread is the first axis: TVM takes it away, and serial loops tell the threads apart by it.
@@ -108,25 +81,23 @@ class _Kernel:
         self._tile, block = variable("tile"), variable("block")
         self._block = block
         self._blocks = -(-parts.row.extent // sizes.height)
-        extents = [axis.extent for axis in parts.heads]
-        heads = unraveled(block // self._blocks, extents) if extents else []
-        self._heads = dict(zip((axis.var for axis in parts.heads), heads, strict=True))
+        self._heads = heads_of(parts, block // self._blocks)
 
     def function(self) -> PrimFunc:
         """The scheduled function."""
         parts = self._parts
         steps = [self._fetch_tile, self._multiply_keys, self._weigh, self._multiply_values]
         tiles = -(-parts.key.extent // self._sizes.tile)
-        loop = For(self._tile, 0, tiles, ForKind.SERIAL, SeqStmt([self._by_threads(step) for step in steps]))
+        walk = For(self._tile, 0, tiles, ForKind.SERIAL, SeqStmt([self._by_threads(step) for step in steps]))
         before, after = [self._begin], [self._share_sums, self._store]
-        parts_of_block = [*map(self._by_threads, before), loop, *map(self._by_threads, after)]
+        parts_of_block = [*map(self._by_threads, before), walk, *map(self._by_threads, after)]
         blocks = self._blocks * math.prod(axis.extent for axis in parts.heads)
-        body = _bound(self._block, blocks, "blockIdx.x", SeqStmt(parts_of_block))
+        body = bound(self._block, blocks, "blockIdx.x", SeqStmt(parts_of_block))
         return assemble(parts.parameters, [], [body], self._allocated)
 
     def _by_threads(self, step: Callable[[Any], Any]) -> Any:
         thread = variable("thread")
-        return _bound(thread, self._sizes.threads, "threadIdx.x", step(thread))
+        return bound(thread, self._sizes.threads, "threadIdx.x", step(thread))
 
     def _begin(self, thread: Any) -> Any:
         parts, sizes = self._parts, self._sizes
@@ -134,39 +105,21 @@ class _Kernel:
 
         def begin(row: Any) -> Any:
             lowest, zero = tirx.min_value(_TYPE), FloatImm(_TYPE, 0.0)
-            outputs = _unrolled(self._columns, lambda c: BufferStore(self._output, zero, [thread, row, c]))
+            outputs = unrolled(self._columns, lambda c: BufferStore(self._output, zero, [thread, row, c]))
             first = BufferStore(self._largest, lowest, [thread, row])
             return SeqStmt([first, BufferStore(self._sums, zero, [thread, row]), outputs])
 
-        return SeqStmt([fetched, _unrolled(sizes.rows, begin)])
+        return SeqStmt([fetched, unrolled(sizes.rows, begin)])
 
     def _fetch_tile(self, thread: Any) -> Any:
         parts, key = self._parts, (self._parts.key, self._tile * self._sizes.tile)
         keys = self._fetch(thread, self._keys, parts.keys, key, parts.depth)
         return SeqStmt([keys, self._fetch(thread, self._values, parts.values, key, parts.column)])
 
-    def _fetch(self, thread: Any, to: _Staged, load: Any, rows: tuple[Axis, Any], along: Axis) -> Any:
-        """Brings rows of an input to shared memory; what is not there is 0."""
-        axis, first = rows
-        vector, height = contiguous_elements(load, along), to.height
+    def _fetch(self, thread: Any, to: Staged, load: Any, rows: tuple[Axis, Any], along: Axis) -> Any:
+        """Brings rows of an input to shared memory."""
         width = to.stride if along is self._parts.column else whole_quads(along.extent)
-        chunks = width // vector
-
-        def element(row: Any, chunk: Any, lane: Any) -> Any:
-            position = {axis.var: first + row, along.var: chunk * vector + lane, **self._heads}
-            there = [first + row < axis.extent] if axis.extent % height else []
-            there += [chunk < along.extent // vector] if along.extent != width else []
-            value = substitute(load, position)
-            return tirx.if_then_else(tirx.all(*there), value, FloatImm(_TYPE, 0.0)) if there else value
-
-        def step(number: Any) -> Any:
-            position = number * self._sizes.threads + thread
-            row, chunk = position // chunks, position % chunks
-            stores = _vectorized(vector, lambda lane: to.store(row, chunk * vector + lane, element(row, chunk, lane)))
-            return IfThenElse(position < height * chunks, stores, None) if uneven else stores
-
-        uneven = height * chunks % self._sizes.threads
-        return _loop(-(-height * chunks // self._sizes.threads), step, ForKind.SERIAL)
+        return fetch(Rows(load, *rows, along, self._heads), to, width, thread, self._sizes.threads)
 
     def _multiply_keys(self, thread: Any) -> Any:
         """Computes the scores, and hands on the largest of each row."""
@@ -181,11 +134,11 @@ class _Kernel:
                 return SeqStmt(added)
 
             left = self._rows_of(thread, self._queries, quad)
-            right = _unrolled(
+            right = unrolled(
                 sizes.keys,
                 lambda j: self._quad(self._right, [thread, j], self._keys, [j * sizes.key_threads + key_thread, quad]),
             )
-            return SeqStmt([left, right, _unrolled(sizes.rows, lambda i: _unrolled(sizes.keys, lambda j: add(i, j)))])
+            return SeqStmt([left, right, unrolled(sizes.rows, lambda i: unrolled(sizes.keys, lambda j: add(i, j)))])
 
         def finish(i: Any) -> Any:
             def score(j: Any) -> Any:
@@ -200,13 +153,13 @@ class _Kernel:
 
             largest = functools.reduce(tirx.max, [scores[thread, i, j] for j in range(sizes.keys)])
             shared = self._partial.store(i * sizes.row_threads + row_thread, key_thread, largest)
-            return SeqStmt([_unrolled(sizes.keys, score), shared])
+            return SeqStmt([unrolled(sizes.keys, score), shared])
 
-        first = _unrolled(
-            sizes.rows, lambda i: _unrolled(sizes.keys, lambda j: BufferStore(scores, zero, [thread, i, j]))
+        first = unrolled(
+            sizes.rows, lambda i: unrolled(sizes.keys, lambda j: BufferStore(scores, zero, [thread, i, j]))
         )
         quads = whole_quads(parts.depth.extent) // QUAD
-        return SeqStmt([first, _loop(quads, step, ForKind.SERIAL), _unrolled(sizes.rows, finish)])
+        return SeqStmt([first, loop(quads, step, ForKind.SERIAL), unrolled(sizes.rows, finish)])
 
     def _weigh(self, thread: Any) -> Any:
         """Makes weights of the scores, and scales what was summed up with a smaller largest score."""
@@ -223,7 +176,7 @@ class _Kernel:
                     [
                         BufferStore(scores, tirx.exp(score - largest), [thread, i, j]),
                         BufferStore(self._sums, sums + score, at),
-                        self._weights.store(row, j * sizes.key_threads + key_thread, score),
+                        self._weights.store(row, j * sizes.key_threads + key_thread, self._rounded(score)),
                     ]
                 )
 
@@ -233,14 +186,18 @@ class _Kernel:
                     self._of_row(thread, row, lambda each: BufferStore(self._largest, tirx.max(largest, each), at)),
                     BufferStore(self._scale, tirx.exp(scale - largest), at),
                     BufferStore(self._sums, sums * scale, at),
-                    _unrolled(
+                    unrolled(
                         self._columns, lambda c: BufferStore(output, output[thread, i, c] * scale, [thread, i, c])
                     ),
-                    _unrolled(sizes.keys, weight),
+                    unrolled(sizes.keys, weight),
                 ]
             )
 
-        return _unrolled(sizes.rows, weigh)
+        return unrolled(sizes.rows, weigh)
+
+    def _rounded(self, weight: Any) -> Any:
+        dtype = self._parts.dtype
+        return weight if dtype == _TYPE else prim.Cast(_TYPE, prim.Cast(dtype, weight))
 
     def _multiply_values(self, thread: Any) -> Any:
         sizes, output, vector = self._sizes, self._output, self._vector
@@ -255,18 +212,18 @@ class _Kernel:
                         value = self._values.load(quad * QUAD + lane, first + e)
                         return BufferStore(self._of_values, value, [thread, chunk * vector + e])
 
-                    return _vectorized(vector, element)
+                    return vectorized(vector, element)
 
                 def product(i: Any, c: Any) -> Any:
                     value = self._left[thread, i, lane] * self._of_values[thread, c]
                     return BufferStore(output, output[thread, i, c] + value, [thread, i, c])
 
-                products = _unrolled(sizes.rows, lambda i: _unrolled(self._columns, lambda c: product(i, c)))
-                return SeqStmt([_unrolled(self._columns // vector, load), products])
+                products = unrolled(sizes.rows, lambda i: unrolled(self._columns, lambda c: product(i, c)))
+                return SeqStmt([unrolled(self._columns // vector, load), products])
 
             return SeqStmt([self._rows_of(thread, self._weights, quad), *map(add, range(QUAD))])
 
-        return _loop(sizes.tile // QUAD, step, ForKind.SERIAL)
+        return loop(sizes.tile // QUAD, step, ForKind.SERIAL)
 
     def _share_sums(self, thread: Any) -> Any:
         row_thread, key_thread = self._places(thread)
@@ -275,7 +232,7 @@ class _Kernel:
             row = i * self._sizes.row_threads + row_thread
             return self._partial.store(row, key_thread, self._sums[thread, i])
 
-        return _unrolled(self._sizes.rows, share)
+        return unrolled(self._sizes.rows, share)
 
     def _store(self, thread: Any) -> Any:
         parts, sizes, sums = self._parts, self._sizes, self._sums
@@ -301,18 +258,18 @@ class _Kernel:
 
                 there = [row < parts.row.extent] if parts.row.extent % sizes.height else []
                 there += [first < parts.column.extent] if parts.column.extent % self._width else []
-                stores = _vectorized(vector, element)
+                stores = vectorized(vector, element)
                 return IfThenElse(tirx.all(*there), stores, None) if there else stores
 
             return SeqStmt(
                 [
                     BufferStore(sums, zero, [thread, i]),
                     self._of_row(thread, in_block, lambda e: BufferStore(sums, sums[thread, i] + e, [thread, i])),
-                    _unrolled(self._columns // vector, chunk),
+                    unrolled(self._columns // vector, chunk),
                 ]
             )
 
-        return _unrolled(sizes.rows, store_row)
+        return unrolled(sizes.rows, store_row)
 
     @property
     def _first_row(self) -> Any:
@@ -327,14 +284,14 @@ class _Kernel:
         """The place of a thread along the rows of a block, and along the keys of a tile."""
         return thread // self._sizes.key_threads, thread % self._sizes.key_threads
 
-    def _rows_of(self, thread: Any, buffer: _Staged, quad: Any) -> Any:
+    def _rows_of(self, thread: Any, buffer: Staged, quad: Any) -> Any:
         """Loads a quad of each row of a thread."""
         row_thread, _ = self._places(thread)
 
         def load(i: Any) -> Any:
             return self._quad(self._left, [thread, i], buffer, [i * self._sizes.row_threads + row_thread, quad])
 
-        return _unrolled(self._sizes.rows, load)
+        return unrolled(self._sizes.rows, load)
 
     def _of_row(self, thread: Any, row: Any, use: Callable[[Any], Any]) -> Any:
         """Does something with what each thread of a row has handed on."""
@@ -343,30 +300,9 @@ class _Kernel:
             uses = [use(self._four[thread, lane]) for lane in range(QUAD)]
             return SeqStmt([self._quad(self._four, [thread], self._partial, [row, quad]), *uses])
 
-        return _unrolled(self._sizes.key_threads // QUAD, step)
+        return unrolled(self._sizes.key_threads // QUAD, step)
 
-    def _quad(self, to: Any, at: Sequence[Any], buffer: _Staged, place: Sequence[Any]) -> Any:
+    def _quad(self, to: Any, at: Sequence[Any], buffer: Staged, place: Sequence[Any]) -> Any:
         """Loads the quad of a row."""
         row, quad = place
-        return _vectorized(QUAD, lambda lane: BufferStore(to, buffer.load(row, quad * QUAD + lane), [*at, lane]))
-
-
-def _bound(loop_variable: Any, extent: int, tag: str, body: Any) -> Any:
-    axis = IterVar(Range(0, extent), Var(tag, "int32"), IterVar.ThreadIndex, tag)
-    return For(loop_variable, 0, extent, ForKind.THREAD_BINDING, body, thread_binding=axis)
-
-
-def _unrolled(extent: int, body: Callable[[Any], Any]) -> Any:
-    return _loop(extent, body, ForKind.UNROLLED)
-
-
-def _vectorized(extent: int, body: Callable[[Any], Any]) -> Any:
-    return _loop(extent, body, ForKind.VECTORIZED)
-
-
-def _loop(extent: int, body: Callable[[Any], Any], kind: Any) -> Any:
-    """A loop over the positions of which a body is made; the body alone if there is one position."""
-    if extent == 1:
-        return body(IntImm("int32", 0))
-    position = variable("i")
-    return For(position, 0, extent, kind, body(position))
+        return vectorized(QUAD, lambda lane: BufferStore(to, buffer.load(row, quad * QUAD + lane), [*at, lane]))

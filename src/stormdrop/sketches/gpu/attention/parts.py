@@ -6,6 +6,8 @@
 
 h stands for any number of axes. Queries, keys and values are read from inputs, each with any index. Queries and keys
 may be multiplied by numbers. A softmax that is no number, because nothing may be attended to, may be 0 instead.
+Queries, keys, values and what the softmax gives are float32, or all of them are float16 or bfloat16; everything else is
+float32.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from tvm_ffi import structural_equal
 
 from ....errors import UnsupportedFunction
 from ....ir.contractions.contraction import fused_epilogue
+from ....ir.dtypes import BFLOAT16, FLOAT16
 from ....ir.expressions import Expr, loads_in, rewrite_loads, substitute, variables
 from ....ir.stages import Axis, Stage, StageGraph
 
@@ -48,6 +51,7 @@ class AttentionParts:
         sums: The buffer that stands for the sums over the keys in what `store` writes.
         store: What writes the output, over heads, row and column.
         guarded: Whether the weights of a row are 0 if they are no numbers.
+        dtype: The type of queries, keys and values, to which the weights are rounded.
     """
 
     parameters: tuple[Any, ...]
@@ -64,6 +68,7 @@ class AttentionParts:
     sums: Any
     store: Stage
     guarded: bool
+    dtype: str
 
     def scored(self, product: Expr, position: Mapping[Any, Expr]) -> Expr:
         """What a product becomes before the softmax, at a position of the axes."""
@@ -87,7 +92,7 @@ def find_attention(graph: StageGraph) -> AttentionParts:
         graph: The function.
 
     Raises:
-        UnsupportedFunction: The function is none, or not in float32.
+        UnsupportedFunction: The function is none, or not in one of these types.
 
     Example:
         >>> from stormdrop import operators
@@ -103,8 +108,8 @@ def find_attention(graph: StageGraph) -> AttentionParts:
     store, fused = fused_epilogue(graph, last)
     if len(graph.stages) != len(fused) + 3 or any(stage.buffer in graph.parameters for stage in reductions[:3]):
         raise UnsupportedFunction("it computes more than an attention")
-    if any(str(stage.buffer.dtype) != "float32" for stage in graph.stages):
-        raise UnsupportedFunction("it is not in float32")
+    if any(str(stage.buffer.dtype) != "float32" for stage in reductions):
+        raise UnsupportedFunction("it does not compute in float32")
     key = _only(top.reductions)
     score = substitute(top.value, _first(top.reductions, key))
     weight = tirx.exp(score - _plain(top))
@@ -116,7 +121,7 @@ def find_attention(graph: StageGraph) -> AttentionParts:
     columns = [axis for axis in last.spatial if axis.var not in of_last]
     column = _only(columns)
     of_last |= _first(columns, column)
-    values, guarded = _other_factor(substitute(last.value, of_last), weight, summed)
+    values, guarded, rounded = _other_factor(substitute(last.value, of_last), weight, summed)
     element = _only_load(score, product.buffer)
     query, keys, depth, scale = _factors(product, element, key)
     if scale != 1.0:
@@ -125,6 +130,9 @@ def find_attention(graph: StageGraph) -> AttentionParts:
     rows = [axis for axis in top.spatial if axis.var not in shared]
     if not rows or {load.source for load in (query, keys, values)} & {stage.buffer for stage in graph.stages}:
         raise UnsupportedFunction("no rows share keys and values that are inputs")
+    dtypes = {rounded, *(str(load.source.dtype) for load in (query, keys, values))}
+    if len(dtypes) > 1 or not dtypes <= {"float32", FLOAT16, BFLOAT16}:
+        raise UnsupportedFunction("what is multiplied is not in one type")
     heads = tuple(axis for axis in top.spatial if axis is not rows[-1])
     indices = tuple(substitute(index, of_last) for index in store.indices)
     store = replace(store, indices=indices, value=substitute(store.value, of_last))
@@ -132,7 +140,7 @@ def find_attention(graph: StageGraph) -> AttentionParts:
         raise UnsupportedFunction("what follows reads the scores")
     return AttentionParts(
         graph.parameters, heads, rows[-1], key, depth, column, query, keys, values, product.buffer, score,
-        last.buffer, store, guarded,
+        last.buffer, store, guarded, rounded,
     )  # fmt: skip
 
 
@@ -184,16 +192,23 @@ def _positions(stage: Stage, buffer: Any, variables_of_rows: Sequence[Any]) -> d
     return dict(zip(indices, variables_of_rows, strict=True))
 
 
-def _other_factor(value: Expr, weight: Expr, summed: Expr) -> tuple[Any, bool]:
-    """What the weight of a softmax is multiplied by, and whether the weight is 0 instead of no number."""
+def _other_factor(value: Expr, weight: Expr, summed: Expr) -> tuple[Any, bool, str]:
+    """What the weight of a softmax is multiplied by, whether the weight is 0 instead of no number, and its type."""
     one = FloatImm("float32", 1.0)
     normalized = (weight / summed, weight * (one / summed))
     if isinstance(value, prim.Mul):
         for factor, other in ((value.a, value.b), (value.b, value.a)):
-            inner = _without_guard(factor)
-            if isinstance(other, TensorLoad) and any(structural_equal(inner, each) for each in normalized):
-                return other, inner is not factor
+            rounded, load = _without_cast(factor), _without_cast(other)
+            exact = _without_cast(rounded)
+            inner = _without_guard(exact)
+            if isinstance(load, TensorLoad) and any(structural_equal(inner, each) for each in normalized):
+                return load, inner is not exact, str(rounded.ty.dtype)
     raise UnsupportedFunction("the second product is not that of a softmax and an input")
+
+
+def _without_cast(value: Expr) -> Expr:
+    """What is converted; a value that is not converted as it is."""
+    return value.value if isinstance(value, prim.Cast) else value
 
 
 def _without_guard(value: Expr) -> Expr:
@@ -226,8 +241,8 @@ def _multiplied(value: Expr) -> tuple[list[Any], float]:
     """The elements whose product a value is, and the product of the numbers in it."""
     if isinstance(value, FloatImm):
         return [], float(value.value)
-    if isinstance(value, TensorLoad):
-        return [value], 1.0
+    if isinstance(load := _without_cast(value), TensorLoad):
+        return [load], 1.0
     if not isinstance(value, prim.Mul):
         raise UnsupportedFunction("what is multiplied is computed here")
     (left, first), (right, second) = _multiplied(value.a), _multiplied(value.b)
