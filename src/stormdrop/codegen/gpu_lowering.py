@@ -9,6 +9,7 @@ bool        It is read and written one by one, also in vectorised loops: TVM's C
 warps       What the lanes of a warp hold together becomes registers of each before common terms are taken out, which
             TVM's pass (LowerWarpMemory) would not see through. It is loaded element by element.
 copies      Those to shared memory that a schedule makes a stage of a pipeline are asynchronous.
+barriers    A function may say that those behind waits for copies are all that it needs (`ONLY_WAITS`).
 left out    What nothing of ours uses: types of 8 bits (FP8ComputeLegalize, FP8StorageLegalize); annotations for copies
             and layouts of shared memory (LowerAutoCopy, InjectPermutedLayout); scopes of mma's operands
             (TransformMmaBufferLayout) and of Hexagon's memory and copies (VerifyVTCMLimit, LowerVtcmAlloc,
@@ -35,7 +36,7 @@ from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 from tvm_ffi import structural_map, structural_walk
 
 from ..errors import MeasureError
-from ..ir.attributes import DISJOINT_SHARED
+from ..ir.attributes import DISJOINT_SHARED, ONLY_WAITS
 from ..ir.dtypes import FLOAT16
 from ..ir.elementary import expand_for_gpu
 from ..ir.expressions import intrinsic, transform_statement
@@ -89,7 +90,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         calls.VerifyMemory(),
         calls.AnnotateEntryFunc(),
         loops.ThreadSync("shared"),
-        loops.ThreadSync("shared.dyn"),
+        tvm.transform.module_pass(_with_barriers_at_launch, opt_level=0, name="stormdrop.BarriersAtLaunch"),
         loops.ThreadSync("warp"),
         loops.InferFragment(),
         loops.LowerThreadAllreduce(),
@@ -187,6 +188,15 @@ def _with_words(function: PrimFunc) -> PrimFunc:
         return tirx.reinterpret("uint16x8", prim.Broadcast(IntImm("uint32", word), 4))
 
     return function.with_body(structural_map(function.body, ((prim.Broadcast, made_of_words),)))
+
+
+def _with_barriers_at_launch(module: Any, _: Any) -> Any:
+    """A module with TVM's barriers for memory whose size the launch gives, if a function does not say what it needs."""
+    synchronized = s_tir.transform.ThreadSync("shared.dyn")(module)
+    for name, function in module.functions_items():
+        if ONLY_WAITS in function.attrs:
+            synchronized[name] = function
+    return synchronized
 
 
 def _with_registers_of_warps(module: Any, _: Any) -> Any:

@@ -17,6 +17,12 @@ NON_TEMPORAL = "stormdrop.non_temporal"
 DISJOINT_SHARED = "stormdrop.apart"
 """The arrays in shared memory of a GPU must not use the same bytes one after the other."""
 
+ONLY_WAITS = "stormdrop.only_waits"
+"""The barriers behind waits for copies are all that a GPU's threads need in memory whose size the launch gives.
+
+TVM takes all arrays of such memory for one, and would put more barriers between what is written and what is read.
+"""
+
 WORD = "stormdrop_word"
 """A function in expressions: the word of 32 bits that its arguments make, the lowest byte first; missing ones are 0."""
 

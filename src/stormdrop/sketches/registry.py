@@ -22,6 +22,7 @@ from .cpu.streaming import Streaming
 from .cpu.tiles.sketch import Tiles, TilesOfParts
 from .cpu.winograd.sketch import Winograd, WinogradOfBytes
 from .fingerprint import space_of
+from .gpu.attention.mma import GpuMmaAttention
 from .gpu.attention.sketch import GpuAttention
 from .gpu.contraction import GpuContraction
 from .gpu.mma import GpuMma
@@ -109,6 +110,7 @@ def gpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Gpu], ...]:
         GpuTensorCore(),
         GpuContraction(),
         *([GpuWinograd(4, max_error), GpuWinograd(2, max_error)] if max_error else []),
+        GpuMmaAttention(),
         GpuAttention(),
         GpuTranspose(),
         GpuRows(),

@@ -1,8 +1,10 @@
 """Attention as one kernel: no score of it is in global memory.
 
-sketch.py      the sketch: its knobs, limits and default
-parts.py       which functions it takes, and what their parts are
-sizes.py       how it is divided among threads and tiles
-loops.py       the kernel in one configuration
-statements.py  its loops, and what it brings to shared memory
+sketch.py      on CUDA cores: its knobs, limits and default
+mma.py         on tensor cores, of 16-bit numbers: its knobs, limits and default
+parts.py       which functions they take, and what their parts are
+sizes.py       how they are divided among threads, warps and tiles
+loops.py       the kernel on CUDA cores in one configuration
+fragments.py   that on tensor cores
+statements.py  what both kernels share
 """

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....machine.gpu import WARP
+from ..half_matmul import SIDE
+
 QUAD = 4
 """The elements that a thread reads from shared memory at once."""
 
@@ -73,3 +76,56 @@ def whole_quads(elements: int) -> int:
 def padded(elements: int) -> int:
     """The elements of a row in shared memory: an odd number of quads, so that eight rows are in different banks."""
     return QUAD * (whole_quads(elements) // QUAD | 1)
+
+
+@dataclass(frozen=True)
+class FragmentSizes:
+    """How an attention is divided among warps, in fragments of 16 rows or 16 keys.
+
+    Args:
+        rows: The fragments of rows of a warp.
+        warps: The warps of a block.
+        keys: The fragments of a tile of keys.
+        stages: 2 if the next tile is on its way while one is multiplied; 1 if its parts take the place of those that
+            are no longer needed.
+    """
+
+    rows: int
+    warps: int
+    keys: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return self.warps * WARP
+
+    @property
+    def height(self) -> int:
+        """The rows of a block."""
+        return SIDE * self.rows * self.warps
+
+    @property
+    def tile(self) -> int:
+        """The keys of a tile."""
+        return SIDE * self.keys
+
+    @property
+    def holds_queries(self) -> bool:
+        """Whether queries stay in registers; else they are loaded for each tile, as there are too many of them."""
+        return self.rows == 1
+
+    def shared_elements(self, depth: int, columns: int) -> tuple[int, int, int]:
+        """The elements of queries, keys and values in shared memory.
+
+        Args:
+            depth: The elements of a query and of a key.
+            columns: Those of a value.
+        """
+        tiles = self.stages * self.tile
+        return self.height * with_unused(depth), tiles * with_unused(depth), tiles * with_unused(columns)
+
+
+def with_unused(elements: int) -> int:
+    """The elements of 16 bits of a row in shared memory: 16 bytes are unused, so that eight rows are in other banks."""
+    return elements + SIDE // 2
