@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-from tiny_models import make_model
+from tiny_models import heads_model, make_model
 
 import stormdrop as sd
 from stand_ins.opencl_execution import EMULATED
@@ -23,56 +23,13 @@ from stormdrop.model.building.fallback import schedule_fallback
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.passes.attention import with_attention
+from stormdrop.model.precision.mixed import in_mixed_precision
 from stormdrop.model.untuned import compile_model_with
 from stormdrop.tuning.options import TuneOptions
 
 TARGET = Cpu.detect()
 SMALL = replace(TARGET, l1=256, l2=256, cores=2)
 """A machine whose caches hold the scores of none of these models."""
-
-
-def heads_model(
-    outputs: Sequence[str] = ("y",), rows: int | str = 24, mask: bool = False, exported: bool = False
-) -> onnx.ModelProto:
-    """Self-attention with 2 heads of 8 values, which are a dimension of their own between two transposes.
-
-    If it is `exported`, it is as torch exports it: queries and keys are scaled, and weights that are no numbers are 0.
-    """
-    split = onnx.numpy_helper.from_array(np.array([1, -1, 2, 8], np.int64), "split")
-    joined = onnx.numpy_helper.from_array(np.array([1, -1, 16], np.int64), "joined")
-    numbers = [
-        onnx.numpy_helper.from_array(np.array(value, np.float32), name)
-        for name, value in (("scale", 8**-0.25), ("zero", 0.0))
-        if exported
-    ]
-    nodes = [
-        *(helper.make_node("MatMul", ["x", f"w{part}"], [f"{part}1"]) for part in "qkv"),
-        *(helper.make_node("Reshape", [f"{part}1", "split"], [f"{part}2"]) for part in "qkv"),
-        helper.make_node("Transpose", ["q2"], ["q"], perm=[0, 2, 1, 3]),
-        helper.make_node("Transpose", ["k2"], ["k"], perm=[0, 2, 3, 1]),
-        helper.make_node("Transpose", ["v2"], ["v"], perm=[0, 2, 1, 3]),
-        *(helper.make_node("Mul", [part, "scale"], [f"{part}s"]) for part in "qk" if exported),
-        helper.make_node("MatMul", ["qs", "ks"] if exported else ["q", "k"], ["s0" if mask else "s"]),
-        *([helper.make_node("Add", ["s0", "mask"], ["s"])] if mask else []),
-        helper.make_node("Softmax", ["s"], ["p0" if exported else "p"], axis=-1),
-        *([helper.make_node("IsNaN", ["p0"], ["none"])] if exported else []),
-        *([helper.make_node("Where", ["none", "zero", "p0"], ["p"])] if exported else []),
-        helper.make_node("MatMul", ["p", "v"], ["a"]),
-        helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1, 3]),
-        helper.make_node("Reshape", ["t", "joined"], ["y"]),
-    ]
-    shapes: dict[str, tuple[int | str, ...]] = {"y": (1, rows, 16), "p": (1, 2, rows, rows), "s": (1, 2, rows, rows)}
-    inputs: dict[str, tuple[int | str, ...]] = {"x": (1, rows, 16)}
-    if mask:
-        inputs["mask"] = (1, 1, rows, rows)
-    made = {name: shapes[name] for name in outputs}
-    model = make_model(nodes, {f"w{part}": (16, 16) for part in "qkv"}, inputs, made, 17, [split, joined, *numbers])
-    rng = np.random.default_rng(0)
-    for tensor in model.graph.initializer:
-        if tensor.name.startswith("w"):
-            array = rng.standard_normal((16, 16)).astype(np.float32) / 4
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    return model
 
 
 def names(graph: Graph) -> list[str]:
@@ -194,6 +151,27 @@ def test_a_gpu_has_one_kernel_with_scales_and_guards(target: Machine) -> None:
     (attention,) = (task for task in graph.tasks if task.name.startswith("attention"))
     shapes = [tuple(int(extent) for extent in parameter.ty.shape) for parameter in attention.function.params]
     assert sorted(shapes) == [(1, 1, 24, 24), (1, 2, 24, 8), *[(1, 24, 16)] * 3], "neither scale nor 0 is a parameter"
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16")])
+def test_a_gpu_has_one_kernel_in_16_bits(precision: str, dtype: str) -> None:
+    """Also if queries and keys are scaled: kernels of their own round them."""
+    options = TuneOptions(precision=precision)
+    for exported in (False, True):
+        graph = import_model(heads_model(mask=True, exported=exported, head=16, projected=True))
+        assert with_attention(graph, GPUS["a100"], options) is graph, "it is not in 16 bits yet"
+        low = in_mixed_precision(graph, dtype=dtype).graph
+        fused = with_attention(low, GPUS["a100"], options, lowered=True)
+        (attention,) = (task for task in fused.tasks if task.name.startswith("attention"))
+        dtypes = [str(parameter.dtype) for parameter in attention.function.params]
+        assert sorted(dtypes) == sorted([*[dtype] * 3, "float32", "float32"]), "what the last layer reads is float32"
+        for target in (GPUS["t4"], EMULATED, TARGET):
+            assert with_attention(low, target, options, lowered=True) is low
+
+
+def test_a_head_that_tensor_cores_do_not_take_stays_apart() -> None:
+    low = in_mixed_precision(import_model(heads_model(head=8, projected=True)), dtype="float16").graph
+    assert with_attention(low, GPUS["a100"], TuneOptions(precision="fp16"), lowered=True) is low
 
 
 @pytest.mark.compiles

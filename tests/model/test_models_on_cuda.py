@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from models_on_gpus import concatenated, drawn, expected, seeded, with_a_part, with_few_outputs
-from tiny_models import attention_model, residual_model
+from tiny_models import attention_model, heads_model, residual_model
 
 import stormdrop as sd
 from stand_ins import onnxruntime_cuda
@@ -138,6 +138,17 @@ def test_layers_on_tensor_cores(precision: str, error: float, driver: RecordingD
     sd.compile_model(source, target=a100, fresh=True, precision=precision, out=tmp_path / "low.sd")
     launches = json.loads((tmp_path / "low.sd" / "device.json").read_text())["kernels"].values()
     assert any(launch[-1] for kernel in launches for launch in kernel["launches"]), "one asks for shared memory"
+    model = runtime_model.load(tmp_path / "low.sd")
+    feeds = drawn(model)
+    (right,), (ours,) = expected(source, feeds), model.run(feeds).values()
+    assert 1e-5 < float(np.abs(ours - right).max() / np.abs(right).max()) < error
+
+
+@pytest.mark.parametrize(("precision", "error"), [("fp16", 4e-3), ("bf16", 3e-2)])
+def test_attention_on_tensor_cores(precision: str, error: float, driver: RecordingDriver, tmp_path: Path) -> None:
+    source, a100 = heads_model(rows=128, head=16, projected=True), sd.parse_machine("cuda/a100")
+    made = sd.compile_model(source, target=a100, fresh=True, precision=precision, out=tmp_path / "low.sd")
+    assert "gpu_mma_attention" in {step["sketch"] for step in made.metadata.provenance["schedules"]}
     model = runtime_model.load(tmp_path / "low.sd")
     feeds = drawn(model)
     (right,), (ours,) = expected(source, feeds), model.run(feeds).values()

@@ -68,6 +68,59 @@ def attention_model() -> onnx.ModelProto:
     return make_model(nodes, weights, {"x": (1, 12, 32)}, {"y": (1, 12, 10)}, opset=17)
 
 
+def heads_model(
+    outputs: Sequence[str] = ("y",),
+    rows: int | str = 24,
+    mask: bool = False,
+    exported: bool = False,
+    head: int = 8,
+    projected: bool = False,
+) -> onnx.ModelProto:
+    """Self-attention with 2 heads of 8 values, which are a dimension of their own between two transposes.
+
+    If it is `exported`, it is as torch exports it: queries and keys are scaled, and weights that are no numbers are 0.
+    If it is `projected`, a product with weights follows.
+    """
+    width = 2 * head
+    split = onnx.numpy_helper.from_array(np.array([1, -1, 2, head], np.int64), "split")
+    joined = onnx.numpy_helper.from_array(np.array([1, -1, width], np.int64), "joined")
+    numbers = [
+        onnx.numpy_helper.from_array(np.array(value, np.float32), name)
+        for name, value in (("scale", 8**-0.25), ("zero", 0.0))
+        if exported
+    ]
+    nodes = [
+        *(helper.make_node("MatMul", ["x", f"w{part}"], [f"{part}1"]) for part in "qkv"),
+        *(helper.make_node("Reshape", [f"{part}1", "split"], [f"{part}2"]) for part in "qkv"),
+        helper.make_node("Transpose", ["q2"], ["q"], perm=[0, 2, 1, 3]),
+        helper.make_node("Transpose", ["k2"], ["k"], perm=[0, 2, 3, 1]),
+        helper.make_node("Transpose", ["v2"], ["v"], perm=[0, 2, 1, 3]),
+        *(helper.make_node("Mul", [part, "scale"], [f"{part}s"]) for part in "qk" if exported),
+        helper.make_node("MatMul", ["qs", "ks"] if exported else ["q", "k"], ["s0" if mask else "s"]),
+        *([helper.make_node("Add", ["s0", "mask"], ["s"])] if mask else []),
+        helper.make_node("Softmax", ["s"], ["p0" if exported else "p"], axis=-1),
+        *([helper.make_node("IsNaN", ["p0"], ["none"])] if exported else []),
+        *([helper.make_node("Where", ["none", "zero", "p0"], ["p"])] if exported else []),
+        helper.make_node("MatMul", ["p", "v"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["t", "joined"], ["y0" if projected else "y"]),
+        *([helper.make_node("MatMul", ["y0", "wo"], ["y"])] if projected else []),
+    ]
+    shapes: dict[str, tuple[int | str, ...]] = {"y": (1, rows, width), "p": (1, 2, rows, rows), "s": (1, 2, rows, rows)}
+    inputs: dict[str, tuple[int | str, ...]] = {"x": (1, rows, 16)}
+    if mask:
+        inputs["mask"] = (1, 1, rows, rows)
+    made = {name: shapes[name] for name in outputs}
+    weights = {f"w{part}": (16, width) for part in "qkv"} | ({"wo": (width, width)} if projected else {})
+    model = make_model(nodes, weights, inputs, made, 17, [split, joined, *numbers])
+    rng = np.random.default_rng(0)
+    for tensor in model.graph.initializer:
+        if tensor.name.startswith("w"):
+            array = rng.standard_normal(tuple(tensor.dims)).astype(np.float32) / 4
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    return model
+
+
 def zoo_model(name: str) -> onnx.ModelProto:
     """A graph of the ONNX model zoo, as shipped inside the onnx package."""
     return onnx.load(Path(onnx.__file__).parent / f"backend/test/data/light/light_{name}.onnx")

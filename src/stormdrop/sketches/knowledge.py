@@ -24,6 +24,7 @@ from .contract import AnySketch, Bounded, Described, Estimator
 from .cpu.attention.chain import find_chain
 from .cpu.contractions import dot_products
 from .cpu.tiles.instructions import product_of
+from .gpu.attention.mma import GpuMmaAttention
 from .gpu.attention.parts import find_attention
 from .gpu.attention.sketch import GpuAttention
 
@@ -121,13 +122,16 @@ def _attention_of_cpu(graph: StageGraph) -> OneAttention:
 
 
 def _attention_of_gpu(graph: StageGraph, target: Gpu) -> OneAttention | None:
+    """One on tensor cores for 16 bits: others multiply three kernels of them there."""
     parts = find_attention(graph)
-    if GpuAttention().space(Workload.create("attention", graph.function()), target) is None:
-        return None  # it takes more shared memory than there is
+    sketch = GpuAttention() if parts.dtype == "float32" else GpuMmaAttention()
+    if sketch.space(Workload.create("attention", graph.function()), target) is None:
+        return None  # such as for more shared memory than there is
     factors = {load.source for load in (parts.query, parts.keys, parts.values)}
     heads = math.prod(axis.extent for axis in parts.heads)
     rows, keys, elements = parts.row.extent, parts.key.extent, parts.depth.extent + parts.column.extent
-    return OneAttention(frozenset(factors), heads, rows, 4 * rows * keys, 4 * keys * elements)
+    size = np.dtype(parts.dtype).itemsize
+    return OneAttention(frozenset(factors), heads, rows, 4 * rows * keys, size * keys * elements)
 
 
 def unit(target: Machine) -> int:

@@ -6,7 +6,8 @@ Three kernels write and read all scores three times. On a CPU one kernel compute
 (see `sketches.cpu.attention`). It is taken if the scores need more than four times the second caches of all cores. With
 fewer scores three kernels are as fast, and each of them is scheduled for itself. On a GPU one kernel has its scores in
 registers (see `sketches.gpu.attention`). There it is taken, unless a head has few queries and many keys: then a few
-blocks would read all keys and values, for which three kernels use the whole GPU.
+blocks would read all keys and values, for which three kernels use the whole GPU. On a GPU it is also taken of layers in
+16 bits, if one kernel computes them on tensor cores.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ...ir.stages import Stage, StageGraph, intermediate, shape_of
 from ...ir.workload import canonical, canonical_stages
 from ...machine.contract import Machine
 from ...machine.cpu import Cpu
+from ...machine.gpu import Gpu
 from ...sketches.knowledge import OneAttention, one_attention
 from ...sketches.registry import BUILTIN
 from ...tuning.options import FLOAT32, TuneOptions
@@ -42,16 +44,20 @@ _LEAST_RATIO = 4  # of the scores to the second caches of all cores, from which 
 _FEW_ROWS, _MANY_BYTES = 16, 256 << 10
 
 
-def with_attention(graph: Graph, target: Machine, options: TuneOptions = _DEFAULTS) -> Graph:
+def with_attention(graph: Graph, target: Machine, options: TuneOptions = _DEFAULTS, lowered: bool = False) -> Graph:
     """The graph with one kernel for each attention for which that pays on a machine.
 
     Args:
         graph: The model, at all of its sizes.
         target: The machine.
-        options: How it is tuned. The graph stays as it is in another precision, which has no such kernel, and if the
-            sketches are not the built-in ones, which alone schedule it.
+        options: How it is tuned. The graph stays as it is if the sketches are not the built-in ones, which alone
+            schedule it.
+        lowered: Whether the layers are in the precision of the options already. Before that the graph stays as it is,
+            unless it is to be in float32. On a CPU layers in fewer bits stay apart.
     """
-    if options.precision != FLOAT32 or options.sketches not in (None, BUILTIN):
+    if lowered != (options.precision != FLOAT32) or options.sketches not in (None, BUILTIN):
+        return graph
+    if lowered and not isinstance(target, Gpu):
         return graph
     mods = [_fused(each.mod, target) for each in graph.sizes]
     if all(mod is each.mod for mod, each in zip(mods, graph.sizes, strict=True)):

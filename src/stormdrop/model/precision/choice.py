@@ -32,6 +32,7 @@ from ...tuning.options import AUTO, BF16, FLOAT32, FP16, TF32, TuneOptions
 from ..artifact.artifact import CompiledModel
 from ..graph.graph import Graph
 from ..graph.tasks import Task
+from ..passes.attention import with_attention
 from ..verification.verify import Reference
 from .mixed import MixedPrecision, in_mixed_precision
 from .reference import Accuracy, accuracy_of, expected_error, mixed_reference
@@ -170,10 +171,11 @@ def in_precision(graph: Graph, references: list[Reference], options: TuneOptions
     if options.precision == FP16 and chosen.low and not math.isfinite(expected_error(chosen.graph, references[0])):
         raise ModelError(f"{graph.name}: in float16 it exceeds the largest number, 65,504; take --precision {BF16}")
     names = {task.index: task.name for task in graph.tasks}
-    pairs = zip(chosen.graph.sizes, references, strict=True)
+    low = with_attention(chosen.graph if chosen.low else graph, machine, options, lowered=True)
+    pairs = zip(low.sizes, references, strict=True)
     return PrecisionChoice(
-        chosen.graph if chosen.low else graph,
-        [mixed_reference(low, reference, dtype) for low, reference in pairs] if chosen.low else references,
+        low,
+        [mixed_reference(size, reference, dtype) for size, reference in pairs] if chosen.low else references,
         options,
         graph,
         tuple(names[index] for index in chosen.layers),
