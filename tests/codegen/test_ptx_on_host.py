@@ -323,6 +323,17 @@ def test_roundings(statement: str, right: bool) -> None:
         assert right == np.array_equal(found.view("f4"), expected, equal_nan=True)
 
 
+def test_powers_of_2() -> None:
+    numbers = np.resize(np.array([0, 1, -0.5, 3.25, -126, -126.5, 127.5, 200, -np.inf, np.nan], "f4"), 32)
+    statement = (
+        'float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(((float*)in)[lane])); ((float*)out)[lane] = r;'
+    )
+    execution = one_warp(statement, {"in": numbers.view(np.uint32)}, 32)
+    with np.errstate(over="ignore"):
+        expected = np.where(numbers < -126, 0, np.exp2(numbers.astype("f8"))).astype("f4")
+    np.testing.assert_allclose(execution.outputs[0].view("f4"), expected, rtol=2**-22)
+
+
 def test_products_of_bytes() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-128, 128, (32, 4)).astype(np.int8) for _ in "ab")

@@ -1,6 +1,7 @@
 """Rewrites the inline PTX of a CUDA source as calls of the functions in `ptx_on_host.h`, which a CPU can execute.
 
-It knows what is emitted for tensor cores (`mma`, `ldmatrix`), asynchronous copies (`cp.async`) and roundings (`cvt`).
+It knows what is emitted for tensor cores (`mma`, `ldmatrix`), asynchronous copies (`cp.async`), roundings (`cvt`) and
+powers of 2 (`ex2`).
 """
 
 from __future__ import annotations
@@ -132,6 +133,7 @@ _INSTRUCTIONS: Sequence[tuple[str, Callable[[re.Match[str], Sequence[str]], str]
         _copy_if,
     ),
     (r"cvt\.rn\.bf16x2\.f32 %0, %1, %2;", _converted("host_bfloat16_pair")),
+    (r"ex2\.approx\.ftz\.f32 %0, %1;", _converted("host_exp2")),
     (r"cvt\.rna\.tf32\.f32 %0, %1;", _converted("host_tf32_rounded")),
     (r"cp\.async\.commit_group;", lambda found, operands: "host_commit_group()"),
     (r"cp\.async\.wait_group (\d+);", lambda found, operands: f"host_wait_group({found[1]})"),

@@ -48,6 +48,12 @@ inline unsigned host_bfloat16_pair(float upper, float lower) {
 }
 inline unsigned host_tf32_rounded(float value) { return host_upper_bits(value, 19, false); }
 
+// Denormals become zeros, as `ftz` says.
+inline unsigned host_exp2(float value) {
+  const float power = exp2f(value);
+  return host_bits(power < 0x1p-126f ? 0.0f : power);
+}
+
 // ----------------------------------------------------------------------------------------------------- tensor cores
 // How elements lie in a register: how many, and the value of one.
 struct host_f32 {

@@ -196,7 +196,7 @@ def _over_fragments(
         for kind, axis in zip(kinds, own[len(outer) :], strict=True):
             values |= _parts_of(axis.var, former[kind])
             if extents[kind] != whole[kind]:
-                there.append(_within(axis.var, extents[kind], vectors[position]))
+                there.append(within(axis.var, extents[kind], vectors[position]))
         dtype = str(load.source.dtype)
         element = load.source[tuple(substitute(index, values) for index in load.indices)]
         if there:
@@ -299,8 +299,14 @@ def _pairs(epilogue: Stage, column: Axis) -> int:
     return 2 if even else 1
 
 
-def _within(index: Any, extent: int, vector: int) -> Any:
-    """Whether an index is below an extent, in a form that is the same for all elements of a vector."""
+def within(index: Any, extent: int, vector: int) -> Any:
+    """Whether an index is below an extent, in a form that is the same for all elements of a vector.
+
+    Args:
+        index: The index.
+        extent: The extent.
+        vector: The elements of a vector, which begins at a multiple of them.
+    """
     return index < extent if vector == 1 or extent % vector else index // vector < extent // vector
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,12 +39,13 @@ from tvm.tirx.op import tvm_warp_shuffle_xor
 
 from ....ir.attributes import DISJOINT_SHARED, ONLY_WAITS
 from ....ir.dtypes import BFLOAT16, FLOAT16
+from ....ir.expressions import is_selection, loads_in, variables, walk
 from ....ir.stages import Axis, assemble, intermediate, shape_of, variable
 from ....machine.gpu import WARP
-from ..half_matmul import SIDE
+from ..half_matmul import SIDE, within
 from .parts import AttentionParts
 from .sizes import FragmentSizes, with_unused
-from .statements import Rows, Staged, bound, contiguous_elements, fetch, heads_of, loop, unrolled, vectorized
+from .statements import Rows, Staged, bound, contiguous_elements, fetch, heads_of, unrolled, vectorized
 
 _SHARED = "shared.dyn"
 _HALF = SIDE // 2
@@ -53,6 +54,14 @@ _FLOAT = "float32"
 _NAMES = {FLOAT16: "fp16", BFLOAT16: "bf16"}  # in mma
 _BITS = {BFLOAT16: "uint16"}  # `ldmatrix` moves bits; TVM has no vectors of bfloat16
 _ZERO = IntImm("int32", 0)
+_LOG2_E = math.log2(math.e)
+_EXP2 = """
+__forceinline__ __device__ float stormdrop_exp2(float value) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+"""
 
 
 def fragment_kernel(parts: AttentionParts, sizes: FragmentSizes) -> PrimFunc:
@@ -91,6 +100,9 @@ class _Kernel:
         self._tiles = -(-parts.key.extent // sizes.tile)
         self._heads = heads_of(parts, self._block // self._blocks)
         self._first_row = self._block % self._blocks * sizes.height
+        self._scores_in_pairs = _reads_pairs(loads_in(parts.score), parts.key) and not any(
+            map(is_selection, walk(parts.score))  # which TVM computes one by one, in a loop
+        )
 
     def _new(self, name: str, elements: int, dtype: str = _FLOAT, scope: str = "local") -> Any:
         self._allocated.append(intermediate(name, [elements], dtype, scope))
@@ -231,7 +243,7 @@ class _Kernel:
                 return BufferStore(scores, self._scored(scores[index], i, upper, key), [index])
 
             def weigh(index: Any, key: Any) -> Any:
-                weight = tirx.exp(scores[index] - largest[at])
+                weight = _exp(scores[index] - largest[at])
                 return SeqStmt(
                     [BufferStore(scores, weight, [index]), BufferStore(sums, sums[at] + scores[index], [at])]
                 )
@@ -239,10 +251,10 @@ class _Kernel:
             return SeqStmt(
                 [
                     BufferStore(scale, largest[at], [at]),
-                    every(score),
+                    every(score, self._scores_in_pairs),
                     every(lambda index, key: BufferStore(largest, tirx.max(largest[at], scores[index]), [at])),
                     *_with_quad(largest, at, tirx.max),
-                    BufferStore(scale, tirx.exp(scale[at] - largest[at]), [at]),
+                    BufferStore(scale, _exp(scale[at] - largest[at]), [at]),
                     BufferStore(sums, sums[at] * scale[at], [at]),
                     columns(lambda index, column: BufferStore(output, output[index] * scale[at], [index])),
                     every(weigh),
@@ -259,15 +271,19 @@ class _Kernel:
         return SeqStmt([rows, unrolled(sizes.rows * sizes.keys * _OF_LANE // 2, rounded)])
 
     def _of_row(
-        self, i: Any, fragments: int, upper: Any, use: Callable[[Any, Any], Any], pairs: Any = ForKind.UNROLLED
+        self, i: Any, fragments: int, upper: Any, use: Callable[[Any, Any], Any], in_pairs: bool = False
     ) -> Any:
-        """Does something with what a lane has of a row of fragments: positions in its registers, and columns."""
+        """Does something with what a lane has of a row of fragments: positions in its registers, and columns.
+
+        If it is done in pairs, neighbours are a vector.
+        """
+        pair = vectorized if in_pairs else unrolled
 
         def element(j: Any, half: Any, e: Any) -> Any:
             index = (i * fragments + j) * _OF_LANE + half * 4 + upper * 2 + e
             return use(index, j * SIDE + half * _HALF + self._lane % 4 * 2 + e)
 
-        return unrolled(fragments, lambda j: unrolled(2, lambda half: loop(2, lambda e: element(j, half, e), pairs)))
+        return unrolled(fragments, lambda j: unrolled(2, lambda half: pair(2, lambda e: element(j, half, e))))
 
     def _scored(self, product: Any, i: Any, upper: Any, key: Any) -> Any:
         """The score of a product; the least there is if it has no row or no key."""
@@ -275,7 +291,8 @@ class _Kernel:
         key = self._tile * sizes.tile + key
         row = self._row(i, upper)
         value = parts.scored(product, {parts.row.var: row, parts.key.var: key, **self._heads})
-        there = [key < parts.key.extent] if parts.key.extent % sizes.tile else []
+        vector = 2 if self._scores_in_pairs else 1
+        there = [within(key, parts.key.extent, vector)] if parts.key.extent % sizes.tile else []
         there += [row < parts.row.extent] if parts.row.extent % sizes.height else []
         return tirx.if_then_else(tirx.all(*there), value, -tirx.infinity(_FLOAT)) if there else value
 
@@ -307,7 +324,8 @@ class _Kernel:
 
     def _store(self) -> Any:
         parts, sums, zero = self._parts, self._sums, FloatImm(_FLOAT, 0.0)
-        paired = contiguous_elements(parts.store.buffer[parts.store.indices], parts.column) % 2 == 0
+        written = parts.store.buffer[parts.store.indices]
+        in_pairs = _reads_pairs([written, *parts.store.loads()], parts.column)
 
         def store_row(i: Any, upper: Any) -> Any:
             row, total = self._row(i, upper), sums[i * 2 + upper]
@@ -318,11 +336,17 @@ class _Kernel:
                     result = tirx.if_then_else(total > zero, result, zero)
                 return parts.stored(result, {parts.row.var: row, parts.column.var: column, **self._heads})
 
-            stores = self._of_row(i, self._columns, upper, element, ForKind.VECTORIZED if paired else ForKind.UNROLLED)
+            stores = self._of_row(i, self._columns, upper, element, in_pairs)
             uneven = parts.row.extent % self._sizes.height
             return IfThenElse(row < parts.row.extent, stores, None) if uneven else stores
 
         return unrolled(self._sizes.rows, lambda i: unrolled(2, lambda upper: store_row(i, upper)))
+
+
+def _reads_pairs(loads: Sequence[Any], axis: Axis) -> bool:
+    """Whether all elements along an axis that are read, and some are, can be read as pairs."""
+    along = [load for load in loads if any(axis.var in variables(index) for index in load.indices)]
+    return bool(along) and all(contiguous_elements(load, axis) % 2 == 0 for load in along)
 
 
 def _committed(copies: list[Any]) -> Any:
@@ -341,6 +365,12 @@ def _arrived(statements: list[Any], pending: int = 0) -> Any:
 
 def _sequence(statements: list[Any]) -> Any:
     return statements[0] if len(statements) == 1 else SeqStmt(statements)
+
+
+def _exp(value: Any) -> Any:
+    """The exponential by the instruction for powers of 2, which is off by 2**-22; weights have 11 digits at most."""
+    power = value * FloatImm(_FLOAT, _LOG2_E)
+    return cuda.cuda_func_call("stormdrop_exp2", power, source_code=_EXP2, return_type=_FLOAT)
 
 
 def _filled(buffer: Any, value: Any) -> Any:

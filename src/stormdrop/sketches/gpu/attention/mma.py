@@ -37,10 +37,10 @@ _STAGES = (1, 2)
 _KNOBS = ("rows", "warps", "keys", "stages")
 _MOST = 128  # elements of a head
 _HALF = 2  # bytes
-_OTHER_REGISTERS = 44  # of a thread: with more than that left, `ptxas` spilled four of them at most
+_OTHER_REGISTERS = 44  # of a thread: with more than that left, `ptxas` spilled eight of them at most
 
 # Cycles and instructions: rounded from the code that `nvcc` makes, and from `times/fragments.py`.
-_SCORE = 14.0  # instructions of a score: the score itself, its maximum, exp, the sum, the rounding
+_SCORE = 8.0  # instructions of a score: the score itself, its maximum, its weight, the sum, the rounding
 _OF_ROW = 40.0  # instructions of a row of a lane for a tile: shuffles, and exp of how the largest score changes
 _WAITS = 250.0  # cycles that these take one after the other
 _FRAGMENT = SIDE * SIDE * _HALF  # bytes
