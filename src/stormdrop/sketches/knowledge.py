@@ -97,6 +97,7 @@ class OneAttention:
         rows: The queries of a head.
         score_bytes: The size of all scores of a head.
         key_bytes: The size of the keys and the values of a head.
+        divides: Whether the keys of a head may be divided among blocks of a GPU.
     """
 
     factors: frozenset[Any]
@@ -104,6 +105,7 @@ class OneAttention:
     rows: int
     score_bytes: int
     key_bytes: int
+    divides: bool = False
 
 
 def one_attention(graph: StageGraph, target: Machine) -> OneAttention | None:
@@ -125,13 +127,17 @@ def _attention_of_gpu(graph: StageGraph, target: Gpu) -> OneAttention | None:
     """One on tensor cores for 16 bits: others multiply three kernels of them there."""
     parts = find_attention(graph)
     sketch = GpuAttention() if parts.dtype == "float32" else GpuMmaAttention()
-    if sketch.space(Workload.create("attention", graph.function()), target) is None:
+    space = sketch.space(Workload.create("attention", graph.function()), target)
+    if space is None:
         return None  # such as for more shared memory than there is
     factors = {load.source for load in (parts.query, parts.keys, parts.values)}
     heads = math.prod(axis.extent for axis in parts.heads)
     rows, keys, elements = parts.row.extent, parts.key.extent, parts.depth.extent + parts.column.extent
-    size = np.dtype(parts.dtype).itemsize
-    return OneAttention(frozenset(factors), heads, rows, 4 * rows * keys, size * keys * elements)
+    of_keys, divides = (
+        np.dtype(parts.dtype).itemsize * keys * elements,
+        any(knob.name == "parts" for knob in space.knobs),
+    )
+    return OneAttention(frozenset(factors), heads, rows, 4 * rows * keys, of_keys, divides)
 
 
 def unit(target: Machine) -> int:

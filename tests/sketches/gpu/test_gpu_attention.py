@@ -69,9 +69,9 @@ def schedules(work: Workload, count: int = 0) -> list[Any]:
     return [GpuAttention().apply(work, A100, space.config(point)).main for point in points]
 
 
-def tiled(work: Workload) -> Any:
+def tiled(work: Workload, parts: int = 1) -> Any:
     """A schedule of several blocks and tiles, in which threads have several rows, keys and columns."""
-    config = {"rows": 2, "row_threads": 4, "keys": 2, "key_threads": 8}
+    config = {"rows": 2, "row_threads": 4, "keys": 2, "key_threads": 8, "parts": parts}
     return GpuAttention().apply(work, A100, config).main
 
 
@@ -116,12 +116,33 @@ def test_masks_of_whole_tiles_and_of_whole_rows() -> None:
     inputs = [queries, keys, mask, values]
     wanted = expected(work, inputs)
     assert np.isnan(wanted[:, 3]).all() and np.isfinite(wanted[:, [4, 5]]).all()
-    for output in in_series([*schedules(work), tiled(work)], inputs, wanted.shape):
+    for output in in_series([*schedules(work), tiled(work), tiled(work, 2), tiled(work, 4)], inputs, wanted.shape):
         np.testing.assert_allclose(output, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.compiles
+def test_parts_of_which_some_have_no_keys() -> None:
+    """The 35 keys are three tiles."""
+    work = WORKS["ragged"]
+    inputs, functions = list(work.random_inputs(0)), [tiled(work, parts) for parts in (2, 8)]
+    assert not [line for function in functions for line in accesses_out_of_bounds(function, A100)]
+    for output in in_series(functions, inputs, work.outputs[0].shape):
+        np.testing.assert_allclose(output, expected(work, inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_few_queries_have_blocks_enough() -> None:
+    """Where they have none, the default divides the keys, and another launch adds up."""
+    for rows, parts in ((1, True), (2048, False)):
+        work = operators.attention(12, rows, 4096, 64, 64)
+        space = space_of(work)
+        config: dict[str, Any] = dict(space.config(space.origin))
+        assert (config["parts"] > 1) == parts
+        first, *adding = launches(GpuAttention().apply(work, A100, config).main, A100)
+        assert first.blocks >= A100.multiprocessors and len(adding) == parts
+
+
 def test_one_kernel_that_hands_nothing_on() -> None:
-    function = schedules(WORKS["long"])[0]
+    function = tiled(WORKS["long"])
     (launch,) = launches(function, A100)
     assert sorted(launch.arguments) == sorted(str(buffer.name) for buffer in function.params)
 
@@ -141,8 +162,8 @@ def right(work: Workload, execution: Execution) -> bool:
 def test_by_opencl(oclgrind: bool) -> None:
     if not opencl_devices() or (oclgrind and shutil.which("oclgrind") is None):
         pytest.skip("there is no OpenCL device, or no oclgrind on the PATH")
-    works = [WORKS["ragged"], WORKS["one query"]]
-    functions = [tiled(works[0]), schedules(works[1])[0]]
+    works = [WORKS["ragged"], WORKS["one query"], WORKS["ragged"]]
+    functions = [tiled(works[0]), schedules(works[1])[0], tiled(works[2], 2)]
     jobs = [
         Job(build_opencl(function, EMULATED.tvm()), work.random_inputs(0), [(work.outputs[0].shape, "float32")])
         for work, function in zip(works, functions, strict=True)
@@ -156,8 +177,9 @@ def test_by_opencl(oclgrind: bool) -> None:
 def test_the_cuda_source_on_the_host_and_without_a_barrier() -> None:
     work = WORKS["ragged"]
     inputs = work.random_inputs(0)
-    for execution in execute_on_host(tiled(work), A100, inputs, SANITIZERS):
-        assert right(work, execution) and not execution.complaints
+    for parts in (1, 2):
+        for execution in execute_on_host(tiled(work, parts), A100, inputs, SANITIZERS):
+            assert right(work, execution) and not execution.complaints
     barriers = cuda_source(tiled(work), A100).count("__syncthreads();")
 
     def without(position: int) -> Callable[[str], str]:
@@ -184,7 +206,9 @@ def test_default_schedules_do_not_spill(device: str) -> None:
         work = operators.attention(heads, rows, max(rows, 200), size, size, mask=1)
         ((sketch, space),) = sketches_for(work, machine)
         sources.append(cuda_source(sketch.apply(work, machine, space.config(space.origin)).main, machine))
-    for (needed,) in resources_of(sources, machine):
+    kernels = [kernel for of_source in resources_of(sources, machine) for kernel in of_source]
+    assert len(kernels) > len(sources), "some attentions have parts"
+    for needed in kernels:
         assert needed.spilled == 0 and needed.shared <= machine.shared_per_block
 
 

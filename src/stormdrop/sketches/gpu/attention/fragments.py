@@ -152,20 +152,25 @@ class _Kernel:
         return [self._fetch_keys(tile), self._fetch_values(tile)]
 
     def _fetch_queries(self) -> Any:
-        return self._fetch(self._queries, self._parts.query, self._parts.row, self._first_row, self._parts.depth)
+        parts, reached = self._parts, self._blocks * self._sizes.height
+        return self._fetch(
+            self._queries, Rows(parts.query, parts.row, self._first_row, reached, parts.depth, self._heads)
+        )
 
     def _fetch_keys(self, tile: Any) -> Any:
-        parts, first = self._parts, tile * self._sizes.tile
-        return self._fetch(self._place(self._keys, tile), parts.keys, parts.key, first, parts.depth)
+        return self._fetch(self._place(self._keys, tile), self._rows_of_tile(self._parts.keys, tile, self._parts.depth))
 
     def _fetch_values(self, tile: Any) -> Any:
-        parts, first = self._parts, tile * self._sizes.tile
-        return self._fetch(self._place(self._values, tile), parts.values, parts.key, first, parts.column)
+        rows = self._rows_of_tile(self._parts.values, tile, self._parts.column)
+        return self._fetch(self._place(self._values, tile), rows)
 
-    def _fetch(self, to: Staged, load: Any, axis: Axis, first: Any, along: Axis) -> Any:
+    def _rows_of_tile(self, load: Any, tile: Any, along: Axis) -> Rows:
+        keys = self._sizes.tile
+        return Rows(load, self._parts.key, tile * keys, self._tiles * keys, along, self._heads)
+
+    def _fetch(self, to: Staged, rows: Rows) -> Any:
         thread = self._warp * WARP + self._lane
-        copies = fetch(Rows(load, axis, first, along, self._heads), to, along.extent, thread, self._sizes.threads)
-        return AttrStmt(_ZERO, "async_scope", 1, copies)
+        return AttrStmt(_ZERO, "async_scope", 1, fetch(rows, to, rows.along.extent, thread, self._sizes.threads))
 
     def _place(self, whole: Staged, tile: Any) -> Staged:
         """The rows of a tile, of all that shared memory has."""
@@ -323,7 +328,7 @@ class _Kernel:
         )
 
     def _store(self) -> Any:
-        parts, sums, zero = self._parts, self._sums, FloatImm(_FLOAT, 0.0)
+        parts, sums = self._parts, self._sums
         written = parts.store.buffer[parts.store.indices]
         in_pairs = _reads_pairs([written, *parts.store.loads()], parts.column)
 
@@ -331,9 +336,7 @@ class _Kernel:
             row, total = self._row(i, upper), sums[i * 2 + upper]
 
             def element(index: Any, column: Any) -> Any:
-                result = self._output[index] / total
-                if parts.guarded:
-                    result = tirx.if_then_else(total > zero, result, zero)
+                result = parts.divided(self._output[index], total)
                 return parts.stored(result, {parts.row.var: row, parts.column.var: column, **self._heads})
 
             stores = self._of_row(i, self._columns, upper, element, in_pairs)

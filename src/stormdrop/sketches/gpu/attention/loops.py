@@ -1,8 +1,8 @@
 """The kernel of an attention: softmax(score) values in one pass over the keys, whose scores are in registers.
 
-    for blocks of rows of a head:                                                            blockIdx.x
+    for blocks of rows of a head, and of a part of its keys:                                 blockIdx.x
         shared memory = queries of the block
-        for tiles of keys:
+        for tiles of these keys:
             shared memory = keys and values of the tile
             scores = score(queries keys)                    rows and keys of each thread     registers
             shared memory = the largest score of each row among those of a thread
@@ -10,7 +10,7 @@
             sums, outputs *= exp(largest - largest');  sums += scores
             shared memory = scores
             outputs += scores values                        rows and columns of each thread  registers
-        outputs / sums
+        outputs / sums, or what another launch adds up (see `split`)
 
 This is the online softmax (M. Milakov and N. Gimelshein, arXiv:1805.02867, Algorithm 3) as FlashAttention has it (T.
 Dao et al., arXiv:2205.14135, Algorithm 1), but that each block has one tile of rows. The threads of a row each sum up
@@ -36,6 +36,7 @@ from tvm.tirx import BufferStore, For, ForKind, IfThenElse, PrimFunc, SeqStmt
 from ....ir.stages import Axis, assemble, intermediate, variable
 from .parts import AttentionParts
 from .sizes import QUAD, BlockSizes, padded, whole_quads
+from .split import SumsOfParts
 from .statements import Rows, Staged, bound, contiguous_elements, fetch, heads_of, loop, unrolled, vectorized
 
 _TYPE = "float32"
@@ -81,19 +82,27 @@ class _Kernel:
         self._tile, block = variable("tile"), variable("block")
         self._block = block
         self._blocks = -(-parts.row.extent // sizes.height)
-        self._heads = heads_of(parts, block // self._blocks)
+        self._tiles = sizes.tiles(parts.key.extent)
+        self._head, self._part = block // sizes.parts // self._blocks, block % sizes.parts
+        self._first_row = block // sizes.parts % self._blocks * sizes.height
+        self._first_key = (self._part * self._tiles + self._tile) * sizes.tile
+        self._reached = self._tiles * sizes.parts * sizes.tile
+        self._heads = heads_of(parts, self._head)
+        self._sums_of_parts = SumsOfParts(parts, sizes.parts) if sizes.parts > 1 else None
 
     def function(self) -> PrimFunc:
         """The scheduled function."""
         parts = self._parts
         steps = [self._fetch_tile, self._multiply_keys, self._weigh, self._multiply_values]
-        tiles = -(-parts.key.extent // self._sizes.tile)
-        walk = For(self._tile, 0, tiles, ForKind.SERIAL, SeqStmt([self._by_threads(step) for step in steps]))
+        walk = For(self._tile, 0, self._tiles, ForKind.SERIAL, SeqStmt([self._by_threads(step) for step in steps]))
         before, after = [self._begin], [self._share_sums, self._store]
         parts_of_block = [*map(self._by_threads, before), walk, *map(self._by_threads, after)]
-        blocks = self._blocks * math.prod(axis.extent for axis in parts.heads)
-        body = bound(self._block, blocks, "blockIdx.x", SeqStmt(parts_of_block))
-        return assemble(parts.parameters, [], [body], self._allocated)
+        blocks = self._blocks * self._sizes.parts * math.prod(axis.extent for axis in parts.heads)
+        body = [bound(self._block, blocks, "blockIdx.x", SeqStmt(parts_of_block))]
+        if self._sums_of_parts is not None:
+            body.append(self._sums_of_parts.added())
+            self._allocated += self._sums_of_parts.buffers
+        return assemble(parts.parameters, [], body, self._allocated)
 
     def _by_threads(self, step: Callable[[Any], Any]) -> Any:
         thread = variable("thread")
@@ -101,7 +110,8 @@ class _Kernel:
 
     def _begin(self, thread: Any) -> Any:
         parts, sizes = self._parts, self._sizes
-        fetched = self._fetch(thread, self._queries, parts.query, (parts.row, self._first_row), parts.depth)
+        first = parts.row, self._first_row, self._blocks * sizes.height
+        fetched = self._fetch(thread, self._queries, parts.query, first, parts.depth)
 
         def begin(row: Any) -> Any:
             lowest, zero = tirx.min_value(_TYPE), FloatImm(_TYPE, 0.0)
@@ -112,11 +122,11 @@ class _Kernel:
         return SeqStmt([fetched, unrolled(sizes.rows, begin)])
 
     def _fetch_tile(self, thread: Any) -> Any:
-        parts, key = self._parts, (self._parts.key, self._tile * self._sizes.tile)
+        parts, key = self._parts, (self._parts.key, self._first_key, self._reached)
         keys = self._fetch(thread, self._keys, parts.keys, key, parts.depth)
         return SeqStmt([keys, self._fetch(thread, self._values, parts.values, key, parts.column)])
 
-    def _fetch(self, thread: Any, to: Staged, load: Any, rows: tuple[Axis, Any], along: Axis) -> Any:
+    def _fetch(self, thread: Any, to: Staged, load: Any, rows: tuple[Axis, Any, int], along: Axis) -> Any:
         """Brings rows of an input to shared memory."""
         width = to.stride if along is self._parts.column else whole_quads(along.extent)
         return fetch(Rows(load, *rows, along, self._heads), to, width, thread, self._sizes.threads)
@@ -142,10 +152,10 @@ class _Kernel:
 
         def finish(i: Any) -> Any:
             def score(j: Any) -> Any:
-                key = self._tile * sizes.tile + j * sizes.key_threads + key_thread
+                key = self._first_key + j * sizes.key_threads + key_thread
                 row = self._first_row + i * sizes.row_threads + row_thread
                 value = parts.scored(scores[thread, i, j], {parts.row.var: row, parts.key.var: key, **self._heads})
-                there = [key < parts.key.extent] if parts.key.extent % sizes.tile else []
+                there = [key < parts.key.extent] if parts.key.extent < self._reached else []
                 there += [row < parts.row.extent] if parts.row.extent % sizes.height else []
                 if there:
                     value = tirx.if_then_else(tirx.all(*there), value, -tirx.infinity(_TYPE))
@@ -237,8 +247,10 @@ class _Kernel:
     def _store(self, thread: Any) -> Any:
         parts, sizes, sums = self._parts, self._sizes, self._sums
         row_thread, key_thread = self._places(thread)
+        handed_on, zero = self._sums_of_parts, FloatImm(_TYPE, 0.0)
         written = parts.store.buffer[parts.store.indices]
-        vector, zero = math.gcd(self._vector, contiguous_elements(written, parts.column)), FloatImm(_TYPE, 0.0)
+        contiguous = parts.column.extent if handed_on is not None else contiguous_elements(written, parts.column)
+        vector = math.gcd(self._vector, contiguous)
 
         def store_row(i: Any) -> Any:
             in_block = i * sizes.row_threads + row_thread
@@ -250,30 +262,28 @@ class _Kernel:
                 first = (own // self._vector * sizes.key_threads + key_thread) * self._vector + own % self._vector
 
                 def element(e: Any) -> Any:
+                    output = self._output[thread, i, own + e]
+                    if handed_on is not None:
+                        return handed_on.store(self._part, self._head, row, first + e, output)
                     position = {parts.row.var: row, parts.column.var: first + e, **self._heads}
-                    result = self._output[thread, i, own + e] / sums[thread, i]
-                    if parts.guarded:
-                        result = tirx.if_then_else(sums[thread, i] > zero, result, zero)
-                    return parts.stored(result, position)
+                    return parts.stored(parts.divided(output, sums[thread, i]), position)
 
                 there = [row < parts.row.extent] if parts.row.extent % sizes.height else []
                 there += [first < parts.column.extent] if parts.column.extent % self._width else []
                 stores = vectorized(vector, element)
                 return IfThenElse(tirx.all(*there), stores, None) if there else stores
 
-            return SeqStmt(
-                [
-                    BufferStore(sums, zero, [thread, i]),
-                    self._of_row(thread, in_block, lambda e: BufferStore(sums, sums[thread, i] + e, [thread, i])),
-                    unrolled(self._columns // vector, chunk),
-                ]
-            )
+            statements = [
+                BufferStore(sums, zero, [thread, i]),
+                self._of_row(thread, in_block, lambda e: BufferStore(sums, sums[thread, i] + e, [thread, i])),
+                unrolled(self._columns // vector, chunk),
+            ]
+            if handed_on is not None:
+                of_row = handed_on.store_row(self._part, self._head, row, self._largest[thread, i], sums[thread, i])
+                statements.append(IfThenElse(tirx.all(key_thread == 0, row < parts.row.extent), of_row, None))
+            return SeqStmt(statements)
 
         return unrolled(sizes.rows, store_row)
-
-    @property
-    def _first_row(self) -> Any:
-        return self._block % self._blocks * self._sizes.height
 
     @property
     def _width(self) -> int:

@@ -74,6 +74,11 @@ class AttentionParts:
         """What a product becomes before the softmax, at a position of the axes."""
         return _with_element(self.score, position, self.product, product)
 
+    def divided(self, element: Expr, total: Expr) -> Expr:
+        """A sum of weighted values, by the sum of the weights; 0 if that is guarded and no number."""
+        zero = FloatImm("float32", 0.0)
+        return tirx.if_then_else(total > zero, element / total, zero) if self.guarded else element / total
+
     def stored(self, element: Expr, position: Mapping[Any, Expr]) -> Any:
         """What writes the output where an element is the sum over the keys, at a position of the axes."""
         value = _with_element(self.store.value, position, self.sums, element)

@@ -20,12 +20,14 @@ class BlockSizes:
         row_threads: The threads along the rows of a block.
         keys: The keys of a tile that a thread has, of each of its rows.
         key_threads: The threads along the keys of a tile, and along the columns of the output.
+        parts: The parts of the keys, which blocks of their own go along.
     """
 
     rows: int
     row_threads: int
     keys: int
     key_threads: int
+    parts: int = 1
 
     @property
     def threads(self) -> int:
@@ -41,6 +43,10 @@ class BlockSizes:
     def tile(self) -> int:
         """The keys of a tile."""
         return self.keys * self.key_threads
+
+    def tiles(self, keys: int) -> int:
+        """The tiles of a part, of so many keys. Those of the last parts may have no keys."""
+        return -(-keys // (self.tile * self.parts))
 
     def vector(self, columns: int) -> int:
         """The neighbouring columns of a thread, of so many columns of the output."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from ..times.waves import LAUNCH
 from .loops import attention_kernel
 from .parts import AttentionParts, find_attention
 from .sizes import QUAD, BlockSizes, whole_quads
+from .split import MOST_BYTES, PARTS, bytes_of_parts
 
 _ROWS = (1, 2, 4, 8)  # of a thread
 _ROW_THREADS = (1, 2, 4, 8, 16, 32)
@@ -34,6 +36,8 @@ _KEY_THREADS = (4, 8, 16, 32, 64, 128)  # whole quads
 _MOST_THREADS = 512
 _MOST_PRODUCTS = 512  # of a step, which are unrolled
 _OTHER_REGISTERS = 32  # for addresses and numbers of loops
+_KNOBS = ("rows", "row_threads", "keys", "key_threads", "parts")
+_GAIN = 0.9  # of the seconds without parts: a default has parts if fewer are expected with them
 _FLOAT = 4  # bytes
 
 # Cycles of a multiprocessor; a rough model that was not measured.
@@ -59,15 +63,14 @@ class GpuAttention:
 
         - `rows`, `row_threads`: rows of a thread, and threads along the rows of a block
         - `keys`, `key_threads`: keys of a thread, and threads along the keys of a tile and the columns of the output
+        - `parts`: parts of the keys, which blocks of their own go along; another launch adds up
         """
         return _space(workload, target)
 
     def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The expected seconds of n configurations, shape (n,)."""
-        parts, clock = _parts(workload), target.flops / target.multiprocessors / (2 * target.lanes)
-        every = zip(*(knobs[name].tolist() for name in ("rows", "row_threads", "keys", "key_threads")), strict=True)
-        cycles = np.array([_cycles(BlockSizes(*sizes), parts, target) for sizes in every])
-        return np.maximum(cycles / clock, workload.bytes / target.bandwidth) + LAUNCH
+        columns = [knobs[name].tolist() for name in _KNOBS if name in knobs]
+        return np.array([_seconds(BlockSizes(*sizes), workload, target) for sizes in zip(*columns, strict=True)])
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
@@ -118,16 +121,49 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
         Constraint(names, fits_threads, f"a warp to {most} threads, and their registers"),
         Constraint(names, fits_shared, f"{target.shared_per_block} bytes of shared memory"),
     ]
-    every = (
-        dict(zip(names, values, strict=True)) for values in itertools.product(_ROWS, _ROW_THREADS, _KEYS, _KEY_THREADS)
-    )
-    fitting = (
+    fitting = [
         config
-        for config in every
-        if all(each.predicate(*(config[name] for name in each.knobs)) for each in constraints)
-    )
-    origin = min(fitting, key=lambda config: _cycles(BlockSizes(**config), parts, target), default=None)
-    return None if origin is None else Space(GpuAttention.name, knobs, constraints, origin)
+        for values in itertools.product(_ROWS, _ROW_THREADS, _KEYS, _KEY_THREADS)
+        if _satisfy(config := dict(zip(names, values, strict=True)), constraints)
+    ]
+    if not fitting:
+        return None
+    knobs.append(Ordinal("parts", PARTS, absent=1))
+    divided = Constraint(_KNOBS, _MayDivide(parts, target), "tiles for each part, and multiprocessors that are idle")
+    in_parts = [{**config, "parts": count} for config in fitting for count in PARTS[1:]]
+    in_parts = [config for config in in_parts if _satisfy(config, [divided])]
+
+    def seconds(config: Mapping[str, int]) -> float:
+        return _seconds(BlockSizes(**config), workload, target)
+
+    origin = min(({**config, "parts": 1} for config in fitting), key=seconds)
+    faster = min(in_parts, key=seconds, default=origin)
+    origin = faster if seconds(faster) < _GAIN * seconds(origin) else origin
+    return Space(GpuAttention.name, knobs, [*constraints, divided], origin)
+
+
+@dataclass(frozen=True, eq=False)
+class _MayDivide:
+    """Whether the keys of a head may have so many parts."""
+
+    parts: AttentionParts
+    target: Gpu
+
+    def __call__(self, *values: int) -> bool:
+        sizes = BlockSizes(*values)
+        tiles = -(-self.parts.key.extent // sizes.tile)
+        idle = _blocks(replace(sizes, parts=1), self.parts) < self.target.multiprocessors
+        fits = bytes_of_parts(self.parts, sizes.parts) <= MOST_BYTES
+        return sizes.parts == 1 or (sizes.parts <= tiles and idle and fits)
+
+
+def _satisfy(config: Mapping[str, int], constraints: Sequence[Constraint]) -> bool:
+    return all(each.predicate(*(config[name] for name in each.knobs)) for each in constraints)
+
+
+def _blocks(sizes: BlockSizes, parts: AttentionParts) -> int:
+    """The blocks of all heads."""
+    return sizes.parts * math.prod(axis.extent for axis in parts.heads) * -(-parts.row.extent // sizes.height)
 
 
 def _registers(sizes: BlockSizes, columns: int) -> int:
@@ -142,6 +178,14 @@ def _shared_bytes(sizes: BlockSizes, parts: AttentionParts) -> int:
     return int(shared_bytes(_FLOAT * count for count in elements))
 
 
+def _seconds(sizes: BlockSizes, workload: Workload, target: Gpu) -> float:
+    """The expected seconds, with those of another launch that adds up what parts hand on."""
+    parts, clock = _parts(workload), target.flops / target.multiprocessors / (2 * target.lanes)
+    alone = max(_cycles(sizes, parts, target) / clock, workload.bytes / target.bandwidth) + LAUNCH
+    handed_on = 2 * bytes_of_parts(parts, sizes.parts) / target.bandwidth
+    return alone + (handed_on + LAUNCH if sizes.parts > 1 else 0.0)
+
+
 def _cycles(sizes: BlockSizes, parts: AttentionParts, target: Gpu) -> float:
     """The cycles until the last block is done.
 
@@ -149,10 +193,8 @@ def _cycles(sizes: BlockSizes, parts: AttentionParts, target: Gpu) -> float:
     once hide what each of them waits for.
     """
     own, depth, warps = sizes.columns(parts.column.extent), whole_quads(parts.depth.extent), sizes.threads / WARP
-    tiles = -(-parts.key.extent // sizes.tile)
-    heads = math.prod(axis.extent for axis in parts.heads)
-    blocks = heads * -(-parts.row.extent // sizes.height)
-    of_each = -(-blocks // target.multiprocessors)
+    tiles = sizes.tiles(parts.key.extent)
+    of_each = -(-_blocks(sizes, parts) // target.multiprocessors)
     fetched = sizes.tile * (depth + own * sizes.key_threads)
     between = sizes.rows * (_EXPONENTIAL * sizes.keys + sizes.key_threads + own)
     vector = sizes.vector(parts.column.extent)

@@ -56,6 +56,7 @@ class Rows:
         load: An element, of heads, a row and a position along it.
         axis: The axis of the rows.
         first: The first one.
+        reached: How many rows all blocks reach. Those beyond the axis are not there.
         along: The axis along a row.
         heads: The positions of the heads, by the variables of their axes.
     """
@@ -63,6 +64,7 @@ class Rows:
     load: Any
     axis: Axis
     first: Any
+    reached: int
     along: Axis
     heads: Mapping[Any, Any]
 
@@ -84,7 +86,7 @@ def fetch(rows: Rows, to: Staged, width: int, thread: Any, threads: int) -> Any:
 
     def element(row: Any, chunk: Any, lane: Any) -> Any:
         position = {axis.var: rows.first + row, along.var: chunk * vector + lane, **rows.heads}
-        there = [rows.first + row < axis.extent] if axis.extent % height else []
+        there = [rows.first + row < axis.extent] if axis.extent < rows.reached else []
         there += [chunk < along.extent // vector] if along.extent != width else []
         value = substitute(rows.load, position)
         value = value if str(value.ty.dtype) == dtype else prim.Cast(dtype, value)
