@@ -61,6 +61,13 @@ def test_sketches_stay_within_their_buffers(case: str) -> None:
             assert accesses_out_of_bounds(sketch.apply(work, A100, space.config(point)).main, A100) == []
 
 
+def test_roundings_to_bfloat16_by_several_instructions() -> None:
+    """Before sm_80 no instruction rounds, and a variable of an expression has the bits."""
+    work, t4 = create("dense m=5 n=7 k=9 bias=1 dtype=bfloat16"), GPUS["t4"]
+    for sketch, space in sketches_for(work, t4):
+        assert accesses_out_of_bounds(sketch.apply(work, t4, space.config(space.origin)).main, t4) == []
+
+
 def test_an_input_that_is_too_short_is_named() -> None:
     """A function that reads one element beyond its input, at every fourth thread."""
     from tvm.script import tirx as T

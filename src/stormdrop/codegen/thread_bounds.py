@@ -118,11 +118,7 @@ class KernelWalk:
         elif isinstance(node, IfThenElse):
             self._branches(node, holds)
         elif isinstance(node, Bind):
-            self._expression(node.value, holds)
-            try:
-                self.value.ranges[node.var] = self.value(node.value)
-            except UnsupportedFunction:
-                self.value.ranges.pop(node.var, None)
+            self._bind(node, holds)
         elif isinstance(node, BufferStore):
             self.access("stores", node.buffer, node.indices, holds)
             self._expression(node.value, holds)
@@ -143,6 +139,14 @@ class KernelWalk:
         self.depth += 1
         self.statement(body, holds)
         self.depth -= 1
+
+    def _bind(self, node: Any, holds: Array) -> None:
+        """Judges the value of a variable, and remembers it if it is known."""
+        self._expression(node.value, holds)
+        try:
+            self.value.ranges[node.var] = self.value(node.value)
+        except UnsupportedFunction:
+            self.value.ranges.pop(node.var, None)
 
     def _branches(self, node: Any, holds: Array) -> None:
         self._expression(node.condition, holds)
@@ -175,6 +179,10 @@ class KernelWalk:
             except UnsupportedFunction:
                 return
             self._expression(node.b, holds)
+            return
+        if isinstance(node, prim.Let):
+            self._bind(node, holds)
+            self._expression(node.body, holds)
             return
         if isinstance(node, TensorLoad):
             self.access("loads", node.source, node.indices, holds)
