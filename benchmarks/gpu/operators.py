@@ -31,7 +31,11 @@ CASES = {
     "matmul": ("m=96 n=128 k=64", "m=64 n=64 k=64 dtype=float16"),
     "dense": ("m=8 n=64 k=96 bias=1 act=relu", "m=32 n=64 k=32 act=gelu residual=1"),
     "batch_matmul": ("b=3 m=32 n=32 k=16", "b=2 m=32 n=48 k=64 transpose_b=1 dtype=float16"),
-    "attention": ("b=2 m=32 n=32 k=16 v=8 mask=1",),
+    "attention": (
+        "b=2 m=32 n=32 k=16 v=8 mask=1",
+        "b=2 m=35 n=70 k=32 v=48 mask=1 dtype=float16",
+        "b=3 m=1 n=200 k=64 v=64 dtype=bfloat16",
+    ),
     "attention_scores": ("b=2 m=32 n=32 k=16", "b=2 m=32 n=32 k=16 mask=1"),
     "conv1d": ("n=1 l=64 ci=8 co=32 k=3 pad=1",),
     "conv2d": (

@@ -15,7 +15,6 @@ from tiny_models import heads_model, make_model
 
 import stormdrop as sd
 from stand_ins.opencl_execution import EMULATED
-from stormdrop import operators
 from stormdrop.machine.contract import Machine
 from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
@@ -26,7 +25,6 @@ from stormdrop.model.importer.any_model import import_model
 from stormdrop.model.passes.attention import with_attention
 from stormdrop.model.precision.mixed import in_mixed_precision
 from stormdrop.model.untuned import compile_model_with
-from stormdrop.sketches.knowledge import one_attention
 from stormdrop.tuning.options import TuneOptions
 
 TARGET = Cpu.detect()
@@ -206,12 +204,9 @@ def decoder(keys: int) -> onnx.ModelProto:
     return make_model(nodes, {}, inputs, {"y": (2, 1, 64)})
 
 
-def test_blocks_of_a_gpu_divide_many_keys_of_few_queries() -> None:
-    """Those of tensor cores do not, and leave such an attention to three kernels."""
-    assert has_attention(with_attention(import_model(decoder(4096)), GPUS["a100"]))
-    for dtype, divides in (("float32", True), ("float16", False)):
-        found = one_attention(operators.attention(2, 1, 4096, 64, 64, dtype=dtype).graph, GPUS["a100"])
-        assert found is not None and found.divides == divides
+@pytest.mark.parametrize("keys", [16, 4096])
+def test_a_gpu_has_one_kernel_for_a_single_query(keys: int) -> None:
+    assert has_attention(with_attention(import_model(decoder(keys)), GPUS["a100"]))
 
 
 def test_a_head_that_does_not_fit_a_gpu_stays_apart() -> None:

@@ -94,18 +94,12 @@ class OneAttention:
     Attributes:
         factors: The buffers that its two products multiply.
         heads: How many heads there are.
-        rows: The queries of a head.
         score_bytes: The size of all scores of a head.
-        key_bytes: The size of the keys and the values of a head.
-        divides: Whether the keys of a head may be divided among blocks of a GPU.
     """
 
     factors: frozenset[Any]
     heads: int
-    rows: int
     score_bytes: int
-    key_bytes: int
-    divides: bool = False
 
 
 def one_attention(graph: StageGraph, target: Machine) -> OneAttention | None:
@@ -119,25 +113,18 @@ def one_attention(graph: StageGraph, target: Machine) -> OneAttention | None:
 def _attention_of_cpu(graph: StageGraph) -> OneAttention:
     chain = find_chain(graph)
     factors = {load.source for product in (chain.scores, chain.values) for load in product.factors}
-    keys, elements = chain.scores.column.extent, chain.scores.steps + chain.values.column.extent
-    return OneAttention(frozenset(factors), chain.heads, chain.rows, 4 * chain.rows * keys, 4 * keys * elements)
+    return OneAttention(frozenset(factors), chain.heads, 4 * chain.rows * chain.scores.column.extent)
 
 
 def _attention_of_gpu(graph: StageGraph, target: Gpu) -> OneAttention | None:
     """One on tensor cores for 16 bits: others multiply three kernels of them there."""
     parts = find_attention(graph)
     sketch = GpuAttention() if parts.dtype == "float32" else GpuMmaAttention()
-    space = sketch.space(Workload.create("attention", graph.function()), target)
-    if space is None:
+    if sketch.space(Workload.create("attention", graph.function()), target) is None:
         return None  # such as for more shared memory than there is
     factors = {load.source for load in (parts.query, parts.keys, parts.values)}
     heads = math.prod(axis.extent for axis in parts.heads)
-    rows, keys, elements = parts.row.extent, parts.key.extent, parts.depth.extent + parts.column.extent
-    of_keys, divides = (
-        np.dtype(parts.dtype).itemsize * keys * elements,
-        any(knob.name == "parts" for knob in space.knobs),
-    )
-    return OneAttention(frozenset(factors), heads, rows, 4 * rows * keys, of_keys, divides)
+    return OneAttention(frozenset(factors), heads, 4 * parts.row.extent * parts.key.extent)
 
 
 def unit(target: Machine) -> int:

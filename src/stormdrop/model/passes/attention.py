@@ -5,9 +5,8 @@
 Three kernels write and read all scores three times. On a CPU one kernel computes them in blocks that stay in a cache
 (see `sketches.cpu.attention`). It is taken if the scores need more than four times the second caches of all cores. With
 fewer scores three kernels are as fast, and each of them is scheduled for itself. On a GPU one kernel has its scores in
-registers (see `sketches.gpu.attention`). There it is taken, also of layers in 16 bits, if one kernel computes them on
-tensor cores. That kernel does not divide the keys of a head among blocks: if a head has few queries and many keys, a
-few blocks would read all keys and values, for which three kernels use the whole GPU.
+registers (see `sketches.gpu.attention`). There it is always taken, also of layers in 16 bits, if one kernel computes
+them on tensor cores.
 """
 
 from __future__ import annotations
@@ -39,9 +38,6 @@ from .rewriting import rewrite_main
 
 _DEFAULTS = TuneOptions()
 _LEAST_RATIO = 4  # of the scores to the second caches of all cores, from which on one kernel pays on a CPU
-# On a GPU, if blocks do not divide the keys of a head: its queries, or else the bytes of its keys and values. A
-# multiprocessor reads these in some 3 us, at 64 bytes a cycle; two launches take as long.
-_FEW_ROWS, _MANY_BYTES = 16, 256 << 10
 
 
 def with_attention(graph: Graph, target: Machine, options: TuneOptions = _DEFAULTS, lowered: bool = False) -> Graph:
@@ -212,7 +208,7 @@ def _pays(found: OneAttention, target: Machine) -> bool:
     far.
     """
     if not isinstance(target, Cpu):
-        return found.divides or found.rows >= _FEW_ROWS or found.key_bytes <= _MANY_BYTES
+        return True
     if not target.l1 or not target.l2:
         return False  # nothing is known of the caches
     of_head = found.score_bytes

@@ -1,9 +1,9 @@
 """The kernel of an attention of 16-bit numbers on tensor cores: scores, weights and outputs are fragments in registers.
 
-    for blocks of rows of a head:                                                   blockIdx.x
+    for blocks of rows of a head, and of a part of its keys:                        blockIdx.x
         for warps, each of which has some rows of the block:                        threadIdx.y
             shared memory = queries of the block, keys of the first tile            cp.async
-            for tiles of keys:
+            for tiles of these keys:
                 shared memory = values of the tile                                  cp.async
                 scores = score(queries keys)                                        ldmatrix, mma.sync
                 shared memory = keys of the next tile                               cp.async
@@ -12,7 +12,7 @@
                 sums, outputs *= exp(largest - largest');  sums += scores
                 weights = scores in 16 bits
                 outputs += weights values                                           ldmatrix, mma.sync
-            outputs / sums
+            outputs / sums, or what another launch adds up (see `split`)
 
 This is FlashAttention-2 (T. Dao, arXiv:2307.08691, Algorithm 1): a warp has whole rows, so that warps hand nothing on.
 While keys are multiplied, the values are on their way; while values are multiplied, the next keys are. In two stages
@@ -45,6 +45,7 @@ from ....machine.gpu import WARP
 from ..half_matmul import SIDE, within
 from .parts import AttentionParts
 from .sizes import FragmentSizes, with_unused
+from .split import SumsOfParts
 from .statements import Rows, Staged, bound, contiguous_elements, fetch, heads_of, unrolled, vectorized
 
 _SHARED = "shared.dyn"
@@ -97,9 +98,12 @@ class _Kernel:
         self._right = self._new("right", _OF_LANE, self._dtype)
         self._tile, self._block, self._warp, self._lane = map(variable, ("tile", "block", "warp", "lane"))
         self._blocks = -(-parts.row.extent // sizes.height)
-        self._tiles = -(-parts.key.extent // sizes.tile)
-        self._heads = heads_of(parts, self._block // self._blocks)
-        self._first_row = self._block % self._blocks * sizes.height
+        self._tiles = sizes.tiles(parts.key.extent)
+        self._head, self._part = self._block // sizes.parts // self._blocks, self._block % sizes.parts
+        self._first_row = self._block // sizes.parts % self._blocks * sizes.height
+        self._reached = self._tiles * sizes.parts * sizes.tile
+        self._heads = heads_of(parts, self._head)
+        self._sums_of_parts = SumsOfParts(parts, sizes.parts) if sizes.parts > 1 else None
         self._scores_in_pairs = _reads_pairs(loads_in(parts.score), parts.key) and not any(
             map(is_selection, walk(parts.score))  # which TVM computes one by one, in a loop
         )
@@ -112,9 +116,12 @@ class _Kernel:
         """The scheduled function."""
         body = SeqStmt([*self._begin(), self._walk(), self._share_sums(), self._store()])
         body = bound(self._warp, self._sizes.warps, "threadIdx.y", bound(self._lane, WARP, "threadIdx.x", body))
-        blocks = self._blocks * math.prod(axis.extent for axis in self._parts.heads)
-        body = bound(self._block, blocks, "blockIdx.x", body)
-        function = assemble(self._parts.parameters, [], [body], self._allocated).with_attr(ONLY_WAITS, True)
+        blocks = self._blocks * self._sizes.parts * math.prod(axis.extent for axis in self._parts.heads)
+        statements = [bound(self._block, blocks, "blockIdx.x", body)]
+        if self._sums_of_parts is not None:
+            statements.append(self._sums_of_parts.added())
+            self._allocated += self._sums_of_parts.buffers
+        function = assemble(self._parts.parameters, [], statements, self._allocated).with_attr(ONLY_WAITS, True)
         # Otherwise TVM makes an array of vectors of the weights, whose elements `mma` then counts in another way.
         return function.with_attr(DISJOINT_SHARED, True)
 
@@ -165,8 +172,10 @@ class _Kernel:
         return self._fetch(self._place(self._values, tile), rows)
 
     def _rows_of_tile(self, load: Any, tile: Any, along: Axis) -> Rows:
-        keys = self._sizes.tile
-        return Rows(load, self._parts.key, tile * keys, self._tiles * keys, along, self._heads)
+        return Rows(load, self._parts.key, self._first_key(tile), self._reached, along, self._heads)
+
+    def _first_key(self, tile: Any) -> Any:
+        return (self._part * self._tiles + tile) * self._sizes.tile
 
     def _fetch(self, to: Staged, rows: Rows) -> Any:
         thread = self._warp * WARP + self._lane
@@ -293,11 +302,11 @@ class _Kernel:
     def _scored(self, product: Any, i: Any, upper: Any, key: Any) -> Any:
         """The score of a product; the least there is if it has no row or no key."""
         parts, sizes = self._parts, self._sizes
-        key = self._tile * sizes.tile + key
+        key = self._first_key(self._tile) + key
         row = self._row(i, upper)
         value = parts.scored(product, {parts.row.var: row, parts.key.var: key, **self._heads})
         vector = 2 if self._scores_in_pairs else 1
-        there = [within(key, parts.key.extent, vector)] if parts.key.extent % sizes.tile else []
+        there = [within(key, parts.key.extent, vector)] if parts.key.extent < self._reached else []
         there += [row < parts.row.extent] if parts.row.extent % sizes.height else []
         return tirx.if_then_else(tirx.all(*there), value, -tirx.infinity(_FLOAT)) if there else value
 
@@ -328,18 +337,24 @@ class _Kernel:
         )
 
     def _store(self) -> Any:
-        parts, sums = self._parts, self._sums
+        parts, sums, handed_on = self._parts, self._sums, self._sums_of_parts
         written = parts.store.buffer[parts.store.indices]
-        in_pairs = _reads_pairs([written, *parts.store.loads()], parts.column)
+        in_pairs = handed_on is not None or _reads_pairs([written, *parts.store.loads()], parts.column)
 
         def store_row(i: Any, upper: Any) -> Any:
             row, total = self._row(i, upper), sums[i * 2 + upper]
 
             def element(index: Any, column: Any) -> Any:
+                if handed_on is not None:
+                    return handed_on.store(self._part, self._head, row, column, self._output[index])
                 result = parts.divided(self._output[index], total)
                 return parts.stored(result, {parts.row.var: row, parts.column.var: column, **self._heads})
 
             stores = self._of_row(i, self._columns, upper, element, in_pairs)
+            if handed_on is not None:
+                largest = self._largest[i * 2 + upper]
+                of_row = handed_on.store_row(self._part, self._head, row, largest, total)
+                stores = SeqStmt([stores, IfThenElse(self._lane % 4 == 0, of_row, None)])
             uneven = parts.row.extent % self._sizes.height
             return IfThenElse(row < parts.row.extent, stores, None) if uneven else stores
 

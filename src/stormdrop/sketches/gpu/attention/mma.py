@@ -24,17 +24,18 @@ from ....space import Constraint, Ordinal, Space
 from ...contract import Variant
 from ..half_matmul import SIDE
 from ..tiling import shared_bytes
-from ..times.waves import CHOSEN, SCHEDULERS, Array, overlapped, seconds_in_waves
+from ..times.waves import CHOSEN, LAUNCH, SCHEDULERS, Array, overlapped, seconds_in_waves
 from .fragments import fragment_kernel
 from .loops import attention_kernel
 from .parts import AttentionParts, find_attention
 from .sizes import BlockSizes, FragmentSizes
+from .split import GAIN, IDLE, PARTS, MayDivide, bytes_of_parts
 
 _ROWS = (1, 2)  # fragments of a warp; of more there are no registers
 _WARPS = (1, 2, 4, 8)
 _KEYS = (1, 2, 4, 8)  # fragments of a tile
 _STAGES = (1, 2)
-_KNOBS = ("rows", "warps", "keys", "stages")
+_KNOBS = ("rows", "warps", "keys", "stages", "parts")
 _MOST = 128  # elements of a head
 _HALF = 2  # bytes
 _OTHER_REGISTERS = 44  # of a thread: with more than that left, `ptxas` spilled eight of them at most
@@ -67,6 +68,7 @@ class GpuMmaAttention:
         - `rows`, `warps`: fragments of rows of a warp, and warps of a block
         - `keys`: fragments of a tile of keys
         - `stages`: tiles that are in use or on their way
+        - `parts`: parts of the keys, which blocks of their own go along; another launch adds up
         """
         return _space(workload, target)
 
@@ -81,11 +83,10 @@ class GpuMmaAttention:
 
 
 def _plain(parts: AttentionParts, sizes: FragmentSizes) -> Any:
-    """The same blocks and tiles, without tensor cores."""
-    row_threads, key_threads = 4 * sizes.warps, SIDE // 2
-    return attention_kernel(
-        parts, BlockSizes(sizes.height // row_threads, row_threads, sizes.tile // key_threads, key_threads)
-    )
+    """The same blocks and tiles, without tensor cores. Many elements of a thread would take minutes to compile."""
+    row_threads, key_threads = SIDE, min(sizes.tile, WARP)
+    rows, keys = sizes.height // row_threads, sizes.tile // key_threads
+    return attention_kernel(parts, BlockSizes(rows, row_threads, keys, key_threads, sizes.parts))
 
 
 @kept
@@ -121,15 +122,17 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     def fits_shared(*values: int) -> bool:
         return bool(_shared_bytes(parts, *values) <= target.shared_opt_in)
 
-    knobs = [Ordinal(name, values) for name, values in zip(_KNOBS, (_ROWS, _WARPS, _KEYS, _STAGES), strict=True)]
+    values_of = dict(zip(_KNOBS, (_ROWS, _WARPS, _KEYS, _STAGES, PARTS), strict=True))
+    knobs = [Ordinal(name, values) for name, values in values_of.items()]
     constraints = [
         Constraint(("rows", "warps"), have_rows, "no block of twice the rows"),
         Constraint(("keys",), have_keys, "no tile of twice the keys"),
         Constraint(("keys", "stages"), lambda keys, stages: stages == 1 or SIDE * keys < parts.key.extent, "two tiles"),
         Constraint(_KNOBS[:3], fits_registers, "their registers"),
-        Constraint(_KNOBS, fits_shared, f"{target.shared_opt_in} bytes of shared memory"),
+        Constraint(_KNOBS[:4], fits_shared, f"{target.shared_opt_in} bytes of shared memory"),
+        Constraint(_KNOBS, MayDivide(parts, target, FragmentSizes), IDLE),
     ]
-    every = [dict(zip(_KNOBS, values, strict=True)) for values in itertools.product(_ROWS, _WARPS, _KEYS, _STAGES)]
+    every = [dict(zip(_KNOBS, values, strict=True)) for values in itertools.product(*values_of.values())]
     fitting = [
         config
         for config in every
@@ -138,7 +141,8 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     if not fitting:
         return None
     columns = {name: np.array([config[name] for config in fitting]) for name in _KNOBS}
-    fastest = int(np.argmin(GpuMmaAttention().estimate(workload, target, columns)))
+    seconds = GpuMmaAttention().estimate(workload, target, columns)
+    fastest = int(np.argmin(np.where(columns["parts"] == 1, GAIN * seconds, seconds)))
     return Space(GpuMmaAttention.name, knobs, constraints, fitting[fastest])
 
 
@@ -155,7 +159,14 @@ def _shared_bytes(parts: AttentionParts, rows: Any, warps: Any, keys: Any, stage
 
 
 def _seconds(
-    parts: AttentionParts, target: Gpu, moved: float, rows: Array, warps: Array, keys: Array, stages: Array
+    parts: AttentionParts,
+    target: Gpu,
+    moved: float,
+    rows: Array,
+    warps: Array,
+    keys: Array,
+    stages: Array,
+    of_keys: Array,
 ) -> NDArray[np.float64]:
     """The seconds of n divisions, each given by arrays of shape (n,).
 
@@ -184,9 +195,9 @@ def _seconds(
     in_turns = np.maximum(alone * steps, wait) + np.maximum(alone * columns + weighing, wait) + 2 * _BARRIER
     latency = np.where(stages == 1, in_turns, np.maximum(alone * (steps + columns) + weighing, wait) + _BARRIER)
 
-    tiles = -(-parts.key.extent // tile)
+    tiles = -(-parts.key.extent // (tile * of_keys))
     heads = math.prod(axis.extent for axis in parts.heads)
-    blocks = heads * -(-parts.row.extent // (SIDE * rows * warps))
+    blocks = of_keys * heads * -(-parts.row.extent // (SIDE * rows * warps))
     written = warps * rows * columns * SIDE * SIDE * _HALF / SECTOR
     write = CHOSEN.store * written * SECTOR / _CACHE_BYTES
     registers, shared_of_block = _registers(parts, rows, keys), _shared_bytes(parts, rows, warps, keys, stages)
@@ -195,4 +206,6 @@ def _seconds(
     def wave(count: Array) -> Array:
         return np.asarray(tiles * overlapped(CHOSEN, count * busy, latency) + count * write + wait)
 
-    return seconds_in_waves(target, blocks, resident, wave, moved)
+    handed_on = np.array([bytes_of_parts(parts, int(count)) for count in of_keys])
+    adding = np.where(of_keys > 1, LAUNCH + 2 * handed_on / target.bandwidth, 0.0)
+    return np.asarray(seconds_in_waves(target, blocks, resident, wave, moved) + adding)

@@ -94,12 +94,14 @@ class FragmentSizes:
         keys: The fragments of a tile of keys.
         stages: 2 if the next tile is on its way while one is multiplied; 1 if its parts take the place of those that
             are no longer needed.
+        parts: The parts of the keys, which blocks of their own go along.
     """
 
     rows: int
     warps: int
     keys: int
     stages: int
+    parts: int = 1
 
     @property
     def threads(self) -> int:
@@ -115,6 +117,10 @@ class FragmentSizes:
     def tile(self) -> int:
         """The keys of a tile."""
         return SIDE * self.keys
+
+    def tiles(self, keys: int) -> int:
+        """The tiles of a part, of so many keys. Those of the last parts may have no keys."""
+        return -(-keys // (self.tile * self.parts))
 
     @property
     def holds_queries(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +26,7 @@ from ..times.waves import LAUNCH
 from .loops import attention_kernel
 from .parts import AttentionParts, find_attention
 from .sizes import QUAD, BlockSizes, whole_quads
-from .split import MOST_BYTES, PARTS, bytes_of_parts
+from .split import GAIN, IDLE, PARTS, MayDivide, blocks_of, bytes_of_parts
 
 _ROWS = (1, 2, 4, 8)  # of a thread
 _ROW_THREADS = (1, 2, 4, 8, 16, 32)
@@ -37,7 +36,6 @@ _MOST_THREADS = 512
 _MOST_PRODUCTS = 512  # of a step, which are unrolled
 _OTHER_REGISTERS = 32  # for addresses and numbers of loops
 _KNOBS = ("rows", "row_threads", "keys", "key_threads", "parts")
-_GAIN = 0.9  # of the seconds without parts: a default has parts if fewer are expected with them
 _FLOAT = 4  # bytes
 
 # Cycles of a multiprocessor; a rough model that was not measured.
@@ -129,7 +127,7 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
     if not fitting:
         return None
     knobs.append(Ordinal("parts", PARTS, absent=1))
-    divided = Constraint(_KNOBS, _MayDivide(parts, target), "tiles for each part, and multiprocessors that are idle")
+    divided = Constraint(_KNOBS, MayDivide(parts, target, BlockSizes), IDLE)
     in_parts = [{**config, "parts": count} for config in fitting for count in PARTS[1:]]
     in_parts = [config for config in in_parts if _satisfy(config, [divided])]
 
@@ -138,32 +136,12 @@ def _space(workload: Workload, target: Gpu) -> Space | None:
 
     origin = min(({**config, "parts": 1} for config in fitting), key=seconds)
     faster = min(in_parts, key=seconds, default=origin)
-    origin = faster if seconds(faster) < _GAIN * seconds(origin) else origin
+    origin = faster if seconds(faster) < GAIN * seconds(origin) else origin
     return Space(GpuAttention.name, knobs, [*constraints, divided], origin)
-
-
-@dataclass(frozen=True, eq=False)
-class _MayDivide:
-    """Whether the keys of a head may have so many parts."""
-
-    parts: AttentionParts
-    target: Gpu
-
-    def __call__(self, *values: int) -> bool:
-        sizes = BlockSizes(*values)
-        tiles = -(-self.parts.key.extent // sizes.tile)
-        idle = _blocks(replace(sizes, parts=1), self.parts) < self.target.multiprocessors
-        fits = bytes_of_parts(self.parts, sizes.parts) <= MOST_BYTES
-        return sizes.parts == 1 or (sizes.parts <= tiles and idle and fits)
 
 
 def _satisfy(config: Mapping[str, int], constraints: Sequence[Constraint]) -> bool:
     return all(each.predicate(*(config[name] for name in each.knobs)) for each in constraints)
-
-
-def _blocks(sizes: BlockSizes, parts: AttentionParts) -> int:
-    """The blocks of all heads."""
-    return sizes.parts * math.prod(axis.extent for axis in parts.heads) * -(-parts.row.extent // sizes.height)
 
 
 def _registers(sizes: BlockSizes, columns: int) -> int:
@@ -194,7 +172,7 @@ def _cycles(sizes: BlockSizes, parts: AttentionParts, target: Gpu) -> float:
     """
     own, depth, warps = sizes.columns(parts.column.extent), whole_quads(parts.depth.extent), sizes.threads / WARP
     tiles = sizes.tiles(parts.key.extent)
-    of_each = -(-_blocks(sizes, parts) // target.multiprocessors)
+    of_each = -(-blocks_of(sizes, parts) // target.multiprocessors)
     fetched = sizes.tile * (depth + own * sizes.key_threads)
     between = sizes.rows * (_EXPONENTIAL * sizes.keys + sizes.key_threads + own)
     vector = sizes.vector(parts.column.extent)

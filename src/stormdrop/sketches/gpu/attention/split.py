@@ -11,6 +11,8 @@ in global memory. A thread of the second launch adds up an element of the output
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -18,15 +20,21 @@ from tvm.ir.prim.expr import FloatImm
 from tvm.tirx import BufferStore, IfThenElse, SeqStmt
 
 from ....ir.stages import intermediate, variable
+from ....machine.gpu import Gpu
 from .parts import AttentionParts
+from .sizes import BlockSizes, FragmentSizes
 from .statements import bound, heads_of, unrolled
 
 PARTS = (1, 2, 4, 8, 16, 32)
 """Into how many parts the keys of a head may be divided."""
 
-MOST_BYTES = 32 << 20
-"""Of what parts hand on."""
+GAIN = 0.9
+"""Of the seconds without parts: a default has parts if fewer are expected with them."""
 
+IDLE = "tiles for each part, and multiprocessors that are idle"
+"""Why the keys of a head may not have so many parts; see `MayDivide`."""
+
+_MOST_BYTES = 32 << 20  # of what parts hand on
 _TYPE = "float32"
 _THREADS = 128  # of a block that adds up
 
@@ -40,6 +48,38 @@ def bytes_of_parts(parts: AttentionParts, count: int) -> int:
     """
     rows = parts.row.extent * math.prod(axis.extent for axis in parts.heads)
     return 4 * count * rows * (parts.column.extent + 2) if count > 1 else 0
+
+
+def blocks_of(sizes: BlockSizes | FragmentSizes, parts: AttentionParts) -> int:
+    """The blocks of all heads, and of all parts of their keys.
+
+    Args:
+        sizes: How the attention is divided.
+        parts: The attention.
+    """
+    return sizes.parts * math.prod(axis.extent for axis in parts.heads) * -(-parts.row.extent // sizes.height)
+
+
+@dataclass(frozen=True, eq=False)
+class MayDivide:
+    """Whether the keys of a head may have so many parts, given the sizes of a division with the parts as the last one.
+
+    Attributes:
+        parts: The attention.
+        target: The device.
+        sizes: Makes the division of its sizes.
+    """
+
+    parts: AttentionParts
+    target: Gpu
+    sizes: Callable[..., BlockSizes | FragmentSizes]
+
+    def __call__(self, *values: int) -> bool:
+        sizes = self.sizes(*values)
+        tiles = -(-self.parts.key.extent // sizes.tile)
+        idle = blocks_of(sizes, self.parts) < sizes.parts * self.target.multiprocessors
+        fits = bytes_of_parts(self.parts, sizes.parts) <= _MOST_BYTES
+        return sizes.parts == 1 or (sizes.parts <= tiles and idle and fits)
 
 
 class SumsOfParts:
