@@ -12,6 +12,7 @@ from stormdrop import operators
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.gpu import GPUS, Gpu
 from stormdrop.sketches.contract import Estimator
+from stormdrop.sketches.gpu.attention.mma import GpuMmaAttention
 from stormdrop.sketches.gpu.mma import GpuMma
 from stormdrop.sketches.gpu.streaming import GpuStreaming
 from stormdrop.sketches.gpu.tensor_core import GpuTensorCore
@@ -24,6 +25,7 @@ from stormdrop.trial import Candidate
 A100, T4 = GPUS["a100"], GPUS["t4"]
 HALF = operators.matmul(2048, 2048, 2048, dtype="float16")
 TILES = {"rows": (16, 2, 4), "columns": (16, 4, 2), "steps": (64, 2)}
+ATTENTION = operators.attention(16, 2048, 2048, 64, 64, dtype="float16")
 ROWS = operators.reduce((4096, 4096), (1,))
 COLUMNS = operators.reduce((4096, 4096), (0,))
 
@@ -46,7 +48,8 @@ def streamed(workload: Workload, device: Gpu = A100, **changes: Any) -> float:
 
 
 CASES = {name: operators.create(name, dict(word.split("=") for word in text.split())) for name, text in
-         operators.EXAMPLES.items()} | {"half": operators.matmul(64, 96, 128, dtype="float16")}  # fmt: skip
+         operators.EXAMPLES.items()} | {"half": operators.matmul(64, 96, 128, dtype="float16"),
+         "half_attention": operators.attention(2, 35, 200, 32, 16, dtype="float16")}  # fmt: skip
 
 
 @pytest.mark.parametrize("device", [A100, T4, GPUS["rtx3090"]], ids=lambda device: device.name)
@@ -78,6 +81,21 @@ def test_every_sketch_expects_seconds_of_every_operator(name: str, device: Gpu) 
 )
 def test_worse_tilings_of_tensor_cores_are_expected_to_be_slower(slower: dict[str, Any]) -> None:
     assert on_tensor_cores(**slower) > 1.01 * on_tensor_cores()
+
+
+@pytest.mark.parametrize(
+    "slower",
+    [
+        {"warps": 1},  # each block of 16 queries reads all keys and values
+        {"keys": 1},  # a barrier for each 16 keys
+        {"stages": 1},  # fewer copies are on their way
+    ],
+    ids=["no reuse", "barriers", "no stages"],
+)
+def test_worse_divisions_of_attention_are_expected_to_be_slower(slower: dict[str, Any]) -> None:
+    config = {"rows": 1, "warps": 4, "keys": 4, "stages": 2, "parts": 1}
+    usual = seconds(GpuMmaAttention(), ATTENTION, A100, config)
+    assert seconds(GpuMmaAttention(), ATTENTION, A100, {**config, **slower}) > 1.01 * usual
 
 
 def test_tensor_cores_of_geforce_are_slower() -> None:
