@@ -169,7 +169,7 @@ def test_one_kernel_of_tensor_cores_fed_by_copies() -> None:
 @pytest.mark.compiles
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc on the PATH")
 @pytest.mark.parametrize("device", ["a100", "rtx3080", "h100"])
-def test_default_schedules_hardly_spill(device: str) -> None:
+def test_default_schedules_do_not_spill(device: str) -> None:
     machine = GPUS[device]
     sources = []
     for heads, rows, size, dtype in [
@@ -184,7 +184,8 @@ def test_default_schedules_hardly_spill(device: str) -> None:
         assert sketch.name == "gpu_mma_attention"
         sources.append(cuda_source(sketch.apply(work, machine, space.config(space.origin)).main, machine))
     kernels = [kernel for of_source in resources_of(sources, machine) for kernel in of_source]
-    assert max(kernel.spilled for kernel in kernels) <= 32, "eight registers of a thread"
+    assert len(kernels) == len(sources) + 1, "one of them has parts"
+    assert {kernel.spilled for kernel in kernels} == {0}
 
 
 def attention(

@@ -38,7 +38,7 @@ _STAGES = (1, 2)
 _KNOBS = ("rows", "warps", "keys", "stages", "parts")
 _MOST = 128  # elements of a head
 _HALF = 2  # bytes
-_OTHER_REGISTERS = 44  # of a thread: with more than that left, `ptxas` spilled eight of them at most
+_OTHER_REGISTERS = 44  # of a thread, as `ptxas` took them for heads of 64 and 128
 
 # Cycles and instructions: rounded from the code that `nvcc` makes, and from `times/fragments.py`.
 _SCORE = 8.0  # instructions of a score: the score itself, its maximum, its weight, the sum, the rounding
