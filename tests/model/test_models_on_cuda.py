@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from models_on_gpus import concatenated, drawn, expected, seeded, with_a_part, with_few_outputs
-from tiny_models import attention_model, heads_model, residual_model
+from tiny_models import attention_model, heads_model, make_model, residual_model
 
 import stormdrop as sd
 from stand_ins import onnxruntime_cuda
@@ -153,6 +153,33 @@ def test_attention_on_tensor_cores(precision: str, error: float, driver: Recordi
     feeds = drawn(model)
     (right,), (ours,) = expected(source, feeds), model.run(feeds).values()
     assert 1e-5 < float(np.abs(ours - right).max() / np.abs(right).max()) < error
+
+
+def test_bytes_less_zero_points_on_tensor_cores(driver: RecordingDriver, tmp_path: Path) -> None:
+    """Weights are packed with their sums, so that it is one launch; a small product of data is left to lanes."""
+    rng = np.random.default_rng(0)
+    weight = onnx.numpy_helper.from_array(rng.integers(-128, 128, (2, 64, 96), "i1"), "w")
+    scales = [onnx.numpy_helper.from_array(np.float32(value), name) for name, value in (("s", 0.01), ("t", 2.0))]
+    points = [onnx.numpy_helper.from_array(np.array(z, "u1"), name) for name, z in (("p", 119), ("q", 3))]
+    none = onnx.numpy_helper.from_array(np.array(0, "i1"), "none")
+    nodes = [
+        onnx.helper.make_node("QuantizeLinear", ["x", "s", "p"], ["a"]),
+        onnx.helper.make_node("QLinearMatMul", ["a", "s", "p", "w", "t", "none", "t", "q"], ["b"]),
+        onnx.helper.make_node("Transpose", ["b"], ["c"], perm=[0, 2, 1]),
+        onnx.helper.make_node("QLinearMatMul", ["b", "t", "q", "c", "s", "q", "t", "p"], ["d"]),
+        onnx.helper.make_node("DequantizeLinear", ["d", "t", "p"], ["y"]),
+    ]
+    tensors = [weight, *scales, *points, none]
+    source = make_model(nodes, {}, {"x": (2, 32, 64)}, {"y": (2, 32, 32)}, extra=tensors)
+    sd.compile_model(source, target=sd.parse_machine("cuda/a100"), fresh=True, out=tmp_path / "bytes.sd")
+    kernels = json.loads((tmp_path / "bytes.sd" / DEVICE).read_text())["kernels"].values()
+    with_shared = [kernel for kernel in kernels if any(launch[-1] for launch in kernel["launches"])]
+    assert sorted(len(kernel["launches"]) for kernel in with_shared) == [1]
+    model = runtime_model.load(tmp_path / "bytes.sd")
+    for seed in (1, 2):
+        feeds = drawn(model, seed)
+        (right,), (ours,) = expected(source, feeds), model.run(feeds).values()
+        np.testing.assert_allclose(ours, right, atol=1e-5)
 
 
 def test_a_model_beyond_the_range_of_float16_is_refused(driver: CudaDriver) -> None:

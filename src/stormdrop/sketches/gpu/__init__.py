@@ -11,6 +11,7 @@ rows/               norms, softmax, sums, one-row products and elementwise chain
 streaming.py        everything else
 limits.py           which tilings a GPU can run, and the default one
 tiled_loops.py      the loops of a tiled contraction
+zero_points.py      bytes less their zero points as bytes, or as wider integers
 split_reduction.py  a reduction in parts that blocks of their own sum up
 tiling.py           the resources that a tiled contraction uses
 times/              the time that it is expected to take, and that of the other sketches

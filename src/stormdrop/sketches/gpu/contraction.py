@@ -7,6 +7,7 @@ It is Listing 1 of the AF-DS paper. `tiling` draws the tiles and counts the reso
 - What is read in another order, such as shuffled channels, is put in order while it is staged.
 - All threads of a block fetch together what is staged in shared memory. Neighbouring threads fetch neighbouring
   vectors. Padding and other producers are computed while fetching.
+- Zero points of bytes are subtracted while these are fetched: `zero_points` says how.
 - Bias, residual and activation are computed when a thread's outputs leave its registers.
 - The loops inside a thread are unrolled up to a number of steps.
 - If outputs are few, the longest reduction may be split: `split_reduction` says how.
@@ -53,6 +54,7 @@ from .split_reduction import add_parts, of_parts, possible_parts, split_reductio
 from .tiled_loops import ASYNCHRONOUS_BYTES, STAGES, schedule_tiles
 from .tiling import ContractionAxes, Operand, Tilings
 from .times.tilings import expected_seconds
+from .zero_points import product_of_integers, staged_less_zero_points
 
 
 @dataclass(frozen=True)
@@ -158,13 +160,20 @@ class FusedContraction:
 
 @kept
 def find_fused_contraction(workload: Workload) -> FusedContraction:
+    """The contraction of a function, as lanes compute it: see `fused_contraction`."""
+    return fused_contraction(workload.graph)
+
+
+def fused_contraction(graph: StageGraph) -> FusedContraction:
     """The contraction of a function.
+
+    Args:
+        graph: The function.
 
     Raises:
         UnsupportedFunction: The function is something else than one contraction with elementwise stages around it.
     """
-    graph = workload.graph
-    contractions = [stage for stage in graph.stages if multiplied_loads(stage)]
+    contractions = [stage for stage in graph.stages if multiplied_loads(stage) or product_of_integers(stage)]
     if len(contractions) != 1 or len([stage for stage in graph.stages if stage.combine is not None]) != 1:
         raise UnsupportedFunction("not one contraction")
     stage = contractions[0]
@@ -182,6 +191,7 @@ def find_fused_contraction(workload: Workload) -> FusedContraction:
     divided = _divided_axes(stage)
     if divided:
         graph, stage, epilogue = _split(graph, stage, divided)
+    graph, stage = staged_less_zero_points(graph, stage)
     graph, stage = _with_affine_operands(graph, stage)
     return FusedContraction(graph, stage, graph.stages[: graph.stages.index(stage)], epilogue, _named_axes(stage))
 

@@ -23,7 +23,8 @@ from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variab
 from ...ir.workload import Workload
 from ...machine.gpu import WARP, WORD, Gpu
 from ...machine.known_gpus import tensor_rate
-from .contraction import FusedContraction, find_fused_contraction
+from .contraction import FusedContraction, fused_contraction
+from .zero_points import BareProduct, of_bare_bytes
 
 SIDE = 16
 """Rows and columns of a fragment."""
@@ -34,7 +35,7 @@ MOST_FRAGMENTS = 16
 
 _OTHER_REGISTERS = 40  # of a thread, besides those of sums and operands: what `ptxas` took for some kernels, and more
 _VECTOR = 16  # bytes that a thread copies at a time
-_BYTES = {"int8"}, {"int8", "uint8"}  # types of both operands
+_BYTES = {"int8", "uint8"}
 _TILES = 8, 8, 4  # fragments of a block along rows and columns, and of a step, which are enough
 
 
@@ -49,11 +50,12 @@ class HalfMatmul:
         columns: That of the last one.
         depth: That of the sum.
         transposed: Whether the second operand is read as [column, depth].
-        dtype: The type of the operands; "tf32" for float32 whose products are in TF32. If it is "uint8", the second
-            operand is int8.
+        dtypes: The types of both operands, which differ for bytes at most; "tf32" for float32 whose products are in
+            TF32.
         vectors: The elements of each operand that are contiguous and aligned in every row, up to 16 bytes.
         written: The elements of the output that are so, up to two.
         direct: Whether the operands are inputs of the function, as they are.
+        bare: The function without zero points.
     """
 
     fused: FusedContraction
@@ -62,10 +64,16 @@ class HalfMatmul:
     columns: int
     depth: int
     transposed: bool
-    dtype: str
+    dtypes: tuple[str, str]
     vectors: tuple[int, int]
     written: int
     direct: bool
+    bare: BareProduct
+
+    @property
+    def dtype(self) -> str:
+        """The type of the first operand."""
+        return self.dtypes[0]
 
     @property
     def element_bytes(self) -> int:
@@ -90,21 +98,21 @@ def find_matmul(workload: Workload) -> HalfMatmul:
     Raises:
         UnsupportedFunction: It is no matmul in half precision, in TF32 or of bytes.
     """
-    fused = find_fused_contraction(workload)
+    bare = of_bare_bytes(workload)
+    fused = fused_contraction(bare.graph)
     stage = fused.stage
     factors = factors_of(stage)
     assert factors is not None
     loads = [factor.load for factor in factors]
     dtypes = {TF32 if factor.rounded else factor.dtype for factor in factors}
-    if dtypes not in ({FLOAT16}, {BFLOAT16}, {TF32}, *_BYTES) or str(stage.buffer.dtype) != _sums(*dtypes):
+    known = dtypes in ({FLOAT16}, {BFLOAT16}, {TF32}) or dtypes <= _BYTES
+    if not known or str(stage.buffer.dtype) != _sums(*dtypes):
         raise UnsupportedFunction("no product of float16, bfloat16, TF32 or bytes with sums of 32 bits")
     if tuple(stage.indices) != tuple(axis.var for axis in stage.spatial):
         raise UnsupportedFunction("the sums are laid out otherwise")
     parts = _Parts.of(stage, *loads)
-    dtype = TF32 if TF32 in dtypes else str(parts.first.source.dtype)
-    if len(dtypes) > 1 and dtype == "int8":
-        raise UnsupportedFunction("the second operand is uint8")
-    return _matmul_of(fused, parts, dtype)
+    first, second = (TF32 if TF32 in dtypes else str(load.source.dtype) for load in (parts.first, parts.second))
+    return _matmul_of(fused, parts, (first, second), bare)
 
 
 def _sums(*dtypes: str) -> str:
@@ -146,7 +154,7 @@ class _Parts:
         return self.column.var not in variables(self.second.indices[-1])
 
 
-def _matmul_of(fused: FusedContraction, parts: _Parts, dtype: str) -> HalfMatmul:
+def _matmul_of(fused: FusedContraction, parts: _Parts, dtypes: tuple[str, str], bare: BareProduct) -> HalfMatmul:
     """The matmul with one axis of rows, of columns and of depth, in whole fragments; beyond what is there, it reads 0.
 
     Before:     t[h, w, o] += x[h + u, w + v, c] * f[u, v, c, o];  y[h, w, o] = g(t[h, w, o])
@@ -156,7 +164,7 @@ def _matmul_of(fused: FusedContraction, parts: _Parts, dtype: str) -> HalfMatmul
     """
     stage = fused.stage
     extents = [math.prod(axis.extent for axis in axes) for axes in (parts.rows, (parts.column,), parts.depth)]
-    sides = SIDE, SIDE, _fragment_depth(dtype)
+    sides = SIDE, SIDE, _fragment_depth(dtypes[0])
     whole = [side * _fragments(extent, side, tile) for extent, side, tile in zip(extents, sides, _TILES, strict=True)]
     along = parts.depth[-1] if parts.transposed else parts.column
     vectors = (
@@ -169,7 +177,7 @@ def _matmul_of(fused: FusedContraction, parts: _Parts, dtype: str) -> HalfMatmul
         fused, after = _over_fragments(fused, parts, extents, whole, vectors)
     pairs = _pairs(after, after.axes[-1])
     rows, columns, depth = whole
-    return HalfMatmul(fused, batches, rows, columns, depth, parts.transposed, dtype, vectors, pairs, direct)
+    return HalfMatmul(fused, batches, rows, columns, depth, parts.transposed, dtypes, vectors, pairs, direct, bare)
 
 
 def _over_fragments(

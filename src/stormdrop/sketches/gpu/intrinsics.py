@@ -36,19 +36,19 @@ def cuda_intrinsics() -> Any:
     return cuda
 
 
-def mma_intrinsics(shared: str, dtype: str, transposed: bool) -> dict[str, str]:
+def mma_intrinsics(shared: str, dtypes: tuple[str, str], transposed: bool) -> dict[str, str]:
     """The names of the intrinsics of a product of matrices by `ldmatrix` and `mma`, with sums of 32 bits, by use.
 
     TVM has none for bfloat16. They are those for float16 with another type in them: `ldmatrix` moves bits.
 
     Args:
         shared: The scope of shared memory that the operands are in.
-        dtype: The type of the operands: "float16", "bfloat16", "tf32" or "int8"; "uint8" if only the first one is that,
-            and the second one is int8.
+        dtypes: The types of both operands: "int8" or "uint8" each; or one type, "float16", "bfloat16" or "tf32".
         transposed: Whether the second operand is read as [column, depth].
     """
+    dtype, _ = dtypes
     if is_integer(dtype):
-        return _of_bytes(shared, dtype, transposed)
+        return _of_bytes(shared, dtypes, transposed)
     names = dict(cuda_intrinsics().get_mma_intrin_group(shared, "global", FLOAT16, "float32", False, transposed))
     if dtype == FLOAT16:
         return names
@@ -63,24 +63,29 @@ def mma_intrinsics(shared: str, dtype: str, transposed: bool) -> dict[str, str]:
     return names
 
 
-def _of_bytes(shared: str, dtype: str, transposed: bool) -> dict[str, str]:
+def _of_bytes(shared: str, dtypes: tuple[str, str], transposed: bool) -> dict[str, str]:
     """Those of a product of bytes, with sums in int32. TVM has them for other scopes, and for int8 only."""
     cuda = cuda_intrinsics()
-    names = {use: f"stormdrop_{dtype}_{use}_{shared}_{transposed}" for use in ("load_a", "load_b", "compute")}
+    given, uses = "_".join(dtypes), ("load_a", "load_b", "compute")
+    names = {use: f"stormdrop_{given}_{use}_{shared}_{transposed}" for use in uses}
     if TensorIntrin.get(names["compute"], allow_missing=True) is None:
         found = TensorIntrin.get("mma_i8i8i32_trans_b" if transposed else "mma_i8i8i32")
-        first = cuda.get_ldmatrix_intrin(32, "int8", "A", False, shared)
-        first, product = [[_of_first(each, dtype) for each in pair] for pair in (first, (found.desc, found.impl))]
-        TensorIntrin.register(names["load_a"], *first)
-        TensorIntrin.register(names["load_b"], *cuda.get_ldmatrix_intrin(32, "int8", "B", transposed, shared))
+        first, second = dtypes
+        of_loads = {"load_a": ("A", False, first), "load_b": ("B", transposed, second)}
+        for use, (operand, by_column, dtype) in of_loads.items():
+            pair = cuda.get_ldmatrix_intrin(32, "int8", operand, by_column, shared)
+            TensorIntrin.register(names[use], *(_in_bytes(each, dtype, dtype) for each in pair))
+        product = (_in_bytes(each, first, second) for each in (found.desc, found.impl))
         TensorIntrin.register(names["compute"], *product)
     return names | {"init": "mma_fill_16x16_i32"}
 
 
-def _of_first(function: PrimFunc, dtype: str) -> PrimFunc:
-    """The same function of int8 for a first operand of another type, which stands before the second one."""
-    pattern = r'((?:A|warp|shared): T\.Buffer\(\(\d+, \d+\), |"col", |type_annotation\()"int8"'
-    return tvm.script.from_source(re.sub(pattern, rf'\1"{dtype}"', function.script()))
+def _in_bytes(function: PrimFunc, first: str, second: str) -> PrimFunc:
+    """The same function of int8 for operands of other types; one that loads an operand knows one type."""
+    source = function.script().replace('"col", "int8", "int8"', f'"col", "{first}", "{second}"')
+    for operands, dtype in ((r"(?:A|warp|shared)", first), ("B", second)):
+        source = re.sub(rf'\b({operands}: T\.Buffer\(\(\d+, \d+\), )"int8"', rf'\1"{dtype}"', source)
+    return tvm.script.from_source(source.replace('type_annotation("int8")', f'type_annotation("{first}")'))
 
 
 def _in_bfloat16(function: PrimFunc) -> PrimFunc:

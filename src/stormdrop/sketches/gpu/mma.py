@@ -61,6 +61,7 @@ from .half_matmul import (
     tile_in_warps,
 )
 from .intrinsics import mma_intrinsics
+from .streaming import schedule_reductions, seconds_of_kernel
 from .tiling import shared_bytes
 from .times.fragments import FragmentTilings, expected_seconds
 
@@ -68,6 +69,7 @@ _PADDING = 16  # bytes after each row in shared memory that `ldmatrix` reads
 _PADDING_OF_WORDS = 32  # bytes after each row whose words lanes load one by one
 _STAGES = (1, 2, 3, 4)
 _PANELS = (1, 2, 4, 8)
+_OF_SUMS = {"threads": 128, "lanes": 32, "unroll": 16}  # of the kernels that sum up operands
 _SHARED = "shared.dyn"
 
 Tiles = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]
@@ -100,11 +102,14 @@ class GpuMma:
         shared = _shared_bytes(matmul, (rows, columns, steps), stages)
         sizes = (matmul.batches, rows, columns, steps, stages, registers, shared)
         tilings = FragmentTilings(*sizes, matmul.vectors, 1, matmul.element_bytes, matmul.fragment_depth)
-        return expected_seconds(tilings, target, workload.bytes)
+        seconds = expected_seconds(tilings, target, workload.bytes)
+        one = {name: np.array([value]) for name, value in _OF_SUMS.items()}
+        return seconds + sum(float(seconds_of_kernel([each], target, one)[0]) for each in matmul.bare.before)
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
-        return Variant(_schedule(workload, config), plain=partial(_schedule, workload, config, tensorized=False))
+        plain = partial(_schedule, workload, config, tensorized=False)
+        return Variant(_schedule(workload, config), find_matmul(workload).bare.transforms, plain)
 
 
 def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = True) -> PrimFunc:
@@ -134,7 +139,7 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
         schedule.annotate(loops.steps, "software_pipeline_order", [0, 1, 2])
         schedule.annotate(loops.steps, "software_pipeline_async_stages", [0])
     if tensorized:
-        names = mma_intrinsics(_SHARED, matmul.dtype, matmul.transposed)
+        names = mma_intrinsics(_SHARED, matmul.dtypes, matmul.transposed)
         for position, load in enumerate(loaded):
             sides = (SIDE, matmul.fragment_depth)
             sides = sides[::-1] if position == 1 and not matmul.transposed else sides
@@ -144,7 +149,7 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
             schedule.tensorize(loop, names[("load_a", "load_b")[position]])
         schedule.tensorize(loops.product, names["compute"])
         schedule.tensorize(schedule.get_loops(initial)[-2], names["init"])
-    return schedule.mod["main"]
+    return matmul.bare.with_sums(schedule.mod["main"], lambda sums, stage: schedule_reductions(sums, [stage], _OF_SUMS))
 
 
 def _with_sums_in_registers(schedule: Schedule, matmul: HalfMatmul, scope: str) -> tuple[Any, Any]:

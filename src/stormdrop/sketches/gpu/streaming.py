@@ -68,7 +68,7 @@ class GpuStreaming:
         stages = _inlined(workload).stages
         together = _column_axes(stages) or _shared_axes(stages)
         kernels = [stages] if together else [[stage] for stage in stages]
-        return np.asarray(sum(_expected(kernel, target, knobs) for kernel in kernels))
+        return np.asarray(sum(seconds_of_kernel(kernel, target, knobs) for kernel in kernels))
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
@@ -79,11 +79,11 @@ class GpuStreaming:
         elif shared := _row_axes(graph.stages):
             _schedule_rows(schedule, graph.stages, shared, config)
         elif _shared_axes(graph.stages):
-            _schedule_reductions(schedule, graph.stages, config)
+            schedule_reductions(schedule, graph.stages, config)
         else:
             for stage in graph.stages:
                 if stage.reductions:
-                    _schedule_reductions(schedule, [stage], config)
+                    schedule_reductions(schedule, [stage], config)
                 else:
                     _schedule_elements(schedule, stage, config)
         return Variant(schedule.mod["main"])
@@ -218,8 +218,14 @@ def _schedule_elements(schedule: Schedule, stage: Stage, config: Mapping[str, An
         schedule.vectorize(vector)
 
 
-def _schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Mapping[str, Any]) -> None:
-    """Makes stages one kernel, with `lanes` threads for each element of the last stage."""
+def schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Mapping[str, Any]) -> None:
+    """Makes stages one kernel, with `lanes` threads for each element of the last stage.
+
+    Args:
+        schedule: The schedule.
+        stages: The stages, of which some reduce.
+        config: The `threads` of a block, the `lanes`, and the steps to `unroll`.
+    """
     lanes = config.get("lanes", 1)
     rows = config["threads"] // lanes
     *inner, last = [schedule.get_sblock(stage.name) for stage in stages]
@@ -252,8 +258,17 @@ def _schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Ma
     _annotate_unroll(schedule, blocks, config)
 
 
-def _expected(stages: Sequence[Stage], target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """The seconds that are expected of one kernel in n configurations."""
+def seconds_of_kernel(stages: Sequence[Stage], target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """The seconds that are expected of one kernel in n configurations.
+
+    Args:
+        stages: The stages that it computes.
+        target: The GPU.
+        knobs: n values of each knob of `GpuStreaming` that it has a use for.
+
+    Returns:
+        Shape (n,).
+    """
     threads, unroll = knobs["threads"], knobs.get("unroll", 0)
     lanes = np.asarray(knobs.get("lanes", np.ones_like(threads)))
     last, columns, rows = stages[-1], _column_axes(stages), _row_axes(stages)

@@ -1,0 +1,256 @@
+"""Products of bytes less their zero points: what both sketches compute, what they launch, and what is expected."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from numpy.typing import NDArray
+from tvm import te, tirx
+
+from stand_ins.cuda_on_host import SANITIZERS, execute_on_host
+from stand_ins.opencl_execution import EMULATED, Job, execute
+from stormdrop import operators
+from stormdrop.codegen.compile import compile_together
+from stormdrop.codegen.cuda import cuda_source, launches, resources_of
+from stormdrop.codegen.opencl import build_opencl
+from stormdrop.codegen.serial_loops import with_serial_loops
+from stormdrop.ir.reference import evaluate, evaluate_graph
+from stormdrop.ir.workload import Workload
+from stormdrop.machine.cpu import Cpu
+from stormdrop.machine.gpu import GPUS
+from stormdrop.machine.opencl import opencl_devices
+from stormdrop.sketches.contract import Estimator
+from stormdrop.sketches.gpu.contraction import GpuContraction
+from stormdrop.sketches.gpu.mma import GpuMma
+from stormdrop.sketches.gpu.streaming import GpuStreaming
+from stormdrop.sketches.gpu.zero_points import of_bare_bytes
+from stormdrop.sketches.registry import sketches_for
+
+A100, T4 = GPUS["a100"], GPUS["t4"]
+BOTH = (GpuMma(), GpuContraction())
+
+
+def wide(value: Any, zero_point: int) -> Any:
+    value = value.astype("int32")
+    return value - zero_point if zero_point else value
+
+
+def product(
+    shape: tuple[int, int, int],
+    first: tuple[str, int] = ("uint8", 3),
+    second: tuple[str, int] = ("int8", 0),
+    transposed: bool = False,
+    batch: int = 0,
+    constant: bool = False,
+) -> Workload:
+    """A product of matrices of bytes, whose types stand with their zero points. `shape` is rows, columns and depth."""
+    (rows, columns, depth), leading = shape, (batch,) if batch else ()
+    sides = (columns, depth) if transposed else (depth, columns)
+    a = te.placeholder((*leading, rows, depth), first[0], name="a")
+    b = te.placeholder((*leading, *sides), second[0], name="b")
+    k = te.reduce_axis((0, depth), name="k")
+
+    def term(*at: Any) -> Any:
+        *of, i, j = at
+        other = b(*of, *((j, k) if transposed else (k, j)))
+        return te.sum(wide(a(*of, i, k), first[1]) * wide(other, second[1]), axis=k)
+
+    y = te.compute((*leading, rows, columns), term, name="y")
+    return Workload.create("product", te.create_prim_func([a, b, y]), (1,) if constant else ())
+
+
+def convolution(zero_point: int, constant: bool = True) -> Workload:
+    """A convolution of bytes, 3 x 3, with a padding of their zero point and weights as OHWI."""
+    x, w = te.placeholder((1, 6, 5, 8), "uint8", name="x"), te.placeholder((20, 3, 3, 8), "int8", name="w")
+    bias = te.placeholder((20,), "int32", name="bias")
+    u, v, c = (te.reduce_axis((0, extent)) for extent in (3, 3, 8))
+
+    def padded(n: Any, i: Any, j: Any, k: Any) -> Any:
+        inside = tirx.all(i >= 1, i < 7, j >= 1, j < 6)
+        return tirx.if_then_else(inside, x[n, i - 1, j - 1, k], tirx.const(zero_point, "uint8"))
+
+    data = te.compute((1, 8, 7, 8), padded, name="data")
+
+    def term(n: Any, i: Any, j: Any, o: Any) -> Any:
+        return te.sum(wide(data[n, i + u, j + v, c], zero_point) * wide(w[o, u, v, c], 0), axis=[u, v, c])
+
+    sums = te.compute((1, 6, 5, 20), term, name="sums")
+    y = te.compute((1, 6, 5, 20), lambda n, i, j, o: te.max(sums[n, i, j, o] + bias[o], 0), name="y")
+    return Workload.create("convolution", te.create_prim_func([x, w, bias, y]), (1, 2) if constant else ())
+
+
+WORKLOADS = {
+    "constant": product((19, 23, 45), constant=True),
+    "constant_transposed": product((32, 40, 70), ("uint8", 255), transposed=True, constant=True),
+    "both_constant": product((24, 40, 64), ("uint8", 128), ("uint8", 128), transposed=True, constant=True),
+    "batches_constant": product((20, 24, 33), ("uint8", 77), ("int8", 0), batch=3, constant=True),
+    "first": product((19, 23, 45), ("int8", -128)),
+    "second": product((19, 23, 45), ("int8", 0), ("uint8", 128), transposed=True),
+    "both": product((19, 24, 48), ("uint8", 7), ("uint8", 255), batch=2),
+    "dense": operators.dense(24, 40, 72, bias=1, act="relu", dtype="uint8", zero_point=131, requantize=1),
+    "convolution": convolution(119),
+    "convolution_of_data": convolution(7, constant=False),
+}
+LANES = ("both", "dense", "convolution")
+"""Those whose CUDA source without tensor cores is executed, too."""
+
+
+def inputs_of(workload: Workload, kind: str = "random") -> list[NDArray[Any]]:
+    """Inputs of a workload: random ones, or all bytes the least or the largest of their types."""
+    inputs = workload.random_inputs(0)
+    if kind == "random":
+        return inputs
+    bytes_of = [array.dtype.kind in "iu" and array.dtype.itemsize == 1 for array in inputs]
+    return [
+        np.full_like(array, getattr(np.iinfo(array.dtype), kind)) if is_byte else array
+        for array, is_byte in zip(inputs, bytes_of, strict=True)
+    ]
+
+
+def config_of(sketch: Any, workload: Workload, device: Any = A100) -> dict[str, Any]:
+    space = sketch.space(workload, device)
+    assert space is not None
+    return dict(space.config(space.origin))
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_the_right_answer_with_plain_loops(workload: Workload) -> None:
+    cases, functions = [], []
+    for sketch in BOTH:
+        space, rng = sketch.space(workload, A100), np.random.default_rng(0)
+        assert space is not None
+        for point in (space.origin, *(space.sample(rng) for _ in range(3))):
+            cases.append(sketch.apply(workload, A100, space.config(point)))
+            functions.append(with_serial_loops(cases[-1].anywhere))
+    kernels = compile_together(functions, Cpu.detect().tvm())
+    for kind in ("random", "min", "max"):
+        inputs = inputs_of(workload, kind)
+        (expected,) = evaluate_graph(workload.graph, inputs)
+        for variant, kernel in zip(cases, kernels, strict=True):
+            output = tvm.runtime.empty(expected.shape, str(expected.dtype))
+            kernel.call(*map(tvm.runtime.tensor, variant.arguments(inputs)), output)
+            np.testing.assert_array_equal(output.numpy(), expected, err_msg=kind)
+
+
+@pytest.mark.compiles
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ on the PATH")
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_right_answer_by_its_instructions(name: str) -> None:
+    workload = WORKLOADS[name]
+    inputs = inputs_of(workload)
+    (expected,) = evaluate_graph(workload.graph, inputs)
+    for sketch in BOTH if name in LANES else (GpuMma(),):
+        variant = sketch.apply(workload, A100, config_of(sketch, workload))
+        for execution in execute_on_host(variant.main, A100, variant.arguments(inputs), ("", *SANITIZERS)):
+            assert (execution.error, execution.complaints) == ("", ())
+            np.testing.assert_array_equal(execution.outputs[0], expected)
+
+
+@pytest.mark.compiles
+def test_lanes_without_tensor_cores_compute_it_without_races() -> None:
+    if not opencl_devices() or shutil.which("oclgrind") is None:
+        pytest.skip("this needs OpenCL and oclgrind")
+    works, jobs, sketch = [WORKLOADS["both"], WORKLOADS["convolution"]], [], GpuContraction()
+    for work in works:
+        module = build_opencl(sketch.apply(work, EMULATED, config_of(sketch, work, EMULATED)).main, EMULATED.tvm())
+        jobs.append(Job(module, inputs_of(work), [(spec.shape, spec.dtype) for spec in work.outputs]))
+    for work, execution in zip(works, execute(jobs, oclgrind=True), strict=True):
+        (expected,) = evaluate_graph(work.graph, inputs_of(work))
+        assert not execution.error and not execution.complaints, work.name
+        np.testing.assert_array_equal(execution.outputs[0], expected)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize("device", ["t4", "a100", "rtx3080"])
+def test_nvcc_takes_it(device: str) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("there is no nvcc on the PATH")
+    gpu, cases, sources = GPUS[device], [], []
+    for name, workload in WORKLOADS.items():
+        for sketch, _ in sketches_for(workload, gpu):
+            function = sketch.apply(workload, gpu, config_of(sketch, workload, gpu)).main
+            cases.append((name, sketch.name))
+            sources.append(cuda_source(function, gpu))
+    assert (("dense", GpuMma.name) in cases) == (device != "t4")
+    for case, kernels in zip(cases, resources_of(sources, gpu), strict=True):
+        assert kernels and all(0 < kernel.registers <= 255 and kernel.spilled == 0 for kernel in kernels), case
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    ("name", "kernels", "packed"),
+    [
+        ("constant", 1, (1,)),
+        ("dense", 1, (1,)),
+        ("both_constant", 2, (1,)),
+        ("first", 2, ()),
+        ("second", 2, ()),
+        ("both", 3, ()),
+    ],
+)
+def test_sums_of_constants_are_packed_and_others_are_kernels(name: str, kernels: int, packed: tuple[int, ...]) -> None:
+    workload = WORKLOADS[name]
+    variant = GpuMma().apply(workload, A100, config_of(GpuMma(), workload))
+    assert len(launches(variant.main, A100)) == kernels
+    assert tuple(variant.transforms) == packed
+    assert of_bare_bytes(workload).transforms.keys() == variant.transforms.keys()
+    lanes = GpuContraction().apply(workload, A100, config_of(GpuContraction(), workload))
+    assert len(launches(lanes.main, A100)) == 1 and not lanes.transforms
+
+
+def test_packed_constants_hold_their_elements_and_then_their_sums() -> None:
+    workload = WORKLOADS["constant"]
+    (function,) = of_bare_bytes(workload).transforms.values()
+    weights = inputs_of(workload)[1]
+    (packed,) = evaluate(function, [weights])
+    np.testing.assert_array_equal(packed[:45], weights)
+    digits = packed[45:].reshape(-1)[: 4 * 23].copy()
+    np.testing.assert_array_equal(digits.view("<i4"), weights.sum(axis=0, dtype="i4"))
+
+
+@pytest.mark.parametrize("device", [A100, T4], ids=lambda device: str(device.name))
+def test_large_products_are_expected_to_be_fastest_where_their_units_are(device: Any) -> None:
+    for workload in (
+        operators.dense(512, 1024, 1024, dtype="uint8", zero_point=119, requantize=1),
+        product((256, 256, 512), ("uint8", 3), ("uint8", 128), batch=12),
+    ):
+        sketches = {sketch.name: (sketch, space) for sketch, space in sketches_for(workload, device)}
+        names = [GpuMma.name] if device is A100 else []
+        assert list(sketches) == [*names, GpuContraction.name]
+        slow = GpuStreaming()
+        streaming = slow.space(workload, device)
+        assert streaming is not None
+        least = float(slow.estimate(workload, device, streaming.columns([streaming.origin]))[0])
+        for sketch, space in sketches.values():
+            assert isinstance(sketch, Estimator)
+            assert 3 * float(sketch.estimate(workload, device, space.columns([space.origin]))[0]) < least
+
+
+def test_sums_that_are_kernels_take_their_launch() -> None:
+    constant, other = (product((128, 256, 512), constant=constant) for constant in (True, False))
+    config: Mapping[str, Any] = config_of(GpuMma(), constant)
+    seconds = []
+    for workload in (constant, other):
+        space = GpuMma().space(workload, A100)
+        assert space is not None
+        seconds.append(float(GpuMma().estimate(workload, A100, space.columns([space.point(config)]))[0]))
+    assert seconds[1] > seconds[0] + 2e-6
+
+
+@pytest.mark.compiles
+def test_a_zero_point_that_is_no_byte_is_left_to_lanes() -> None:
+    workload = product((16, 32, 48), ("int8", 200))
+    assert GpuMma().space(workload, A100) is None
+    variant = GpuContraction().apply(workload, A100, config_of(GpuContraction(), workload))
+    inputs = inputs_of(workload, "max")
+    (expected,) = evaluate_graph(workload.graph, inputs)
+    (kernel,) = compile_together([with_serial_loops(variant.main)], Cpu.detect().tvm())
+    output = tvm.runtime.empty(expected.shape, "int32")
+    kernel.call(*map(tvm.runtime.tensor, inputs), output)
+    np.testing.assert_array_equal(output.numpy(), expected)
