@@ -47,6 +47,19 @@ def dense(rows: int, columns: int, depth: int) -> Workload:
     return Workload.create("dense", te.create_prim_func([a, w, bias, y]))
 
 
+def pixels_in_groups(pixels: int, groups: int, columns: int, depth: int) -> Workload:
+    """A convolution 1 x 1 of pixels whose channels are in groups, with weights as [column, depth]."""
+    x = te.placeholder((pixels, groups * depth), "float16", name="x")
+    w, k = te.placeholder((groups * columns, depth), "float16", name="w"), te.reduce_axis((0, depth), name="k")
+    sums = te.compute(
+        (pixels, groups * columns),
+        lambda i, j: te.sum(x[i, j // columns * depth + k].astype("float32") * w[j, k].astype("float32"), axis=k),
+        name="sums",
+    )
+    y = te.compute(sums.shape, lambda i, j: te.max(sums[i, j], 0.0).astype("float16"), name="y")
+    return Workload.create("pixels_in_groups", te.create_prim_func([x, w, y]), (1,))
+
+
 def rounded(workload: Workload) -> Workload:
     """The same function in TF32."""
     return Workload.create(workload.name, in_tf32(workload.graph).function(), workload.constants)
@@ -78,6 +91,14 @@ WORKLOADS = {
         1, 7, 7, 16, 16, 3, 3, pad=1, bias=1, act="relu", dtype="uint8", requantize=1
     ),
     "pixels": operators.conv2d(1, 5, 5, 32, 48, 1, 1, bias=1, dtype="bfloat16"),
+    "groups": operators.conv2d(1, 7, 7, 32, 48, 3, 3, pad=1, groups=2, bias=1, act="relu", dtype="bfloat16"),
+    "groups_strided": operators.conv2d(2, 7, 5, 51, 57, 3, 3, stride=2, pad=1, groups=3, residual=1, dtype="bfloat16"),
+    "groups_float16": pixels_in_groups(30, 3, 24, 40),
+    "groups_tf32": rounded(operators.conv2d(1, 7, 7, 40, 64, 3, 3, pad=1, groups=2, bias=1)),
+    "groups_1d": rounded(operators.conv1d(1, 20, 32, 64, 3, groups=2)),
+    "groups_bytes": operators.conv2d(
+        1, 6, 5, 64, 64, 3, 3, pad=1, groups=4, bias=1, act="relu", dtype="uint8", requantize=1
+    ),
 }
 
 
@@ -204,6 +225,25 @@ def slice_of(begin: int) -> Workload:
 @pytest.mark.parametrize(("begin", "vector"), [(0, 8), (3, 1), (4, 4), (6, 2), (8, 8)])
 def test_copies_are_as_wide_as_what_they_copy_is_aligned(begin: int, vector: int) -> None:
     assert find_matmul(slice_of(begin)).vectors == (vector, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "batches", "sides", "vectors", "written"),
+    [
+        ("groups", 2, (64, 32, 160), (8, 8), 2),
+        ("groups_strided", 3, (32, 32, 160), (1, 1), 1),
+        ("groups_float16", 3, (32, 32, 48), (8, 8), 2),
+        ("groups_tf32", 2, (64, 32, 192), (4, 4), 2),
+        ("groups_bytes", 4, (32, 16, 160), (16, 16), 2),
+    ],
+)
+def test_groups_are_products_of_their_own(
+    name: str, batches: int, sides: tuple[int, int, int], vectors: tuple[int, int], written: int
+) -> None:
+    matmul = find_matmul(WORKLOADS[name])
+    assert (matmul.batches, (matmul.rows, matmul.columns, matmul.depth)) == (batches, sides)
+    assert (matmul.vectors, matmul.written, matmul.direct) == (vectors, written, False)
+    assert [sketch.name for sketch, _ in sketches_for(WORKLOADS[name], A100)] == [GpuMma.name, GpuContraction.name]
 
 
 @pytest.mark.parametrize(("extent", "padded"), [(1000, 1024), (197, 224), (96, 96), (100, 112), (4096, 4096)])

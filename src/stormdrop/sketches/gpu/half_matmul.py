@@ -17,7 +17,7 @@ from tvm.sym import Analyzer
 from ...errors import UnsupportedFunction
 from ...ir.contractions.factors import factors_of
 from ...ir.dtypes import BFLOAT16, FLOAT16, TF32, is_integer
-from ...ir.expressions import rewrite_loads, substitute, tf32, variables
+from ...ir.expressions import coefficients, rewrite_loads, substitute, tf32, variables
 from ...ir.kept import kept
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...ir.workload import Workload
@@ -137,7 +137,7 @@ class _Parts:
 
     @classmethod
     def of(cls, stage: Stage, *loads: Any) -> _Parts:
-        """Raises `UnsupportedFunction` if the output is not laid out as batches, rows and one axis of columns."""
+        """Raises `UnsupportedFunction` if the last axis of the output is none of columns, or there are no rows."""
         reads = [set().union(*map(variables, load.indices)) for load in loads]
         *others, column = stage.spatial
         if sum(column.var in read for read in reads) != 1:
@@ -145,7 +145,7 @@ class _Parts:
         second = next(position for position, read in enumerate(reads) if column.var in read)
         rows = [axis for axis in others if axis.var not in reads[second]]
         batch = [axis for axis in others if axis.var in reads[second]]
-        if others != [*batch, *rows] or not rows or not all(axis.var in reads[1 - second] for axis in others):
+        if not rows or not all(axis.var in reads[1 - second] for axis in others):
             raise UnsupportedFunction("no product of matrices")
         return cls(tuple(batch), tuple(rows), column, stage.reductions, loads[1 - second], loads[second])
 
@@ -156,6 +156,8 @@ class _Parts:
 
 def _matmul_of(fused: FusedContraction, parts: _Parts, dtypes: tuple[str, str], bare: BareProduct) -> HalfMatmul:
     """The matmul with one axis of rows, of columns and of depth, in whole fragments; beyond what is there, it reads 0.
+
+    Axes of batches, such as the groups of a convolution, come first wherever they are in the output.
 
     Before:     t[h, w, o] += x[h + u, w + v, c] * f[u, v, c, o];  y[h, w, o] = g(t[h, w, o])
     After:      a[i, k] = x[i // W + k // (V C), i % W + k // C % V, k % C] if i and k are there else 0
@@ -172,7 +174,8 @@ def _matmul_of(fused: FusedContraction, parts: _Parts, dtypes: tuple[str, str], 
         _contiguous(parts.second, along, fused.producers),
     )
     batches, after = math.prod(axis.extent for axis in parts.batch), fused.epilogue or _copied(stage)
-    direct = extents == whole and not fused.producers and _reads_as_they_are(parts)
+    ordered = stage.spatial == (*parts.batch, *parts.rows, parts.column)
+    direct = ordered and extents == whole and not fused.producers and _reads_as_they_are(parts)
     if not direct:
         fused, after = _over_fragments(fused, parts, extents, whole, vectors)
     pairs = _pairs(after, after.axes[-1])
@@ -278,16 +281,23 @@ def _contiguous(load: Any, axis: Axis, producers: Sequence[Stage]) -> int:
 
     If a producer writes what is read, then also those that this reads.
     """
-    begin = Analyzer().simplify(load.indices[-1] - axis.var)
-    if not isinstance(begin, IntImm):
-        return 1
     widest = _VECTOR // np.dtype(str(load.source.dtype)).itemsize
-    width = math.gcd(axis.extent, shape_of(load.source)[-1], int(begin), widest)
+    width = math.gcd(axis.extent, shape_of(load.source)[-1], _alignment(load.indices[-1], axis), widest)
     for writer in (stage for stage in producers if stage.buffer.same_as(load.source)):
         for read in writer.loads():
             if any(writer.axes[-1].var in variables(index) for index in read.indices):
                 width = math.gcd(width, _contiguous(read, writer.axes[-1], producers))
     return width
+
+
+def _alignment(index: Any, axis: Axis) -> int:
+    """What divides an index wherever elements along an axis begin; 1 if these are no neighbours, 0 if it is 0."""
+    names = variables(index)
+    factors = coefficients(index, names)
+    first = Analyzer().simplify(substitute(index, dict.fromkeys(names, IntImm("int32", 0))))
+    if factors is None or factors.pop(axis.var, 0) != 1 or not isinstance(first, IntImm):
+        return 1
+    return math.gcd(int(first), *factors.values())
 
 
 def _fragments(extent: int, side: int, tile: int) -> int:
@@ -302,8 +312,7 @@ def _pairs(epilogue: Stage, column: Axis) -> int:
     even = column.extent % 2 == 0
     for buffer, (*_, last) in ((buffer, indices) for buffer, indices in accesses if indices):
         if column.var in variables(last):
-            begin = Analyzer().simplify(last - column.var)
-            even &= isinstance(begin, IntImm) and int(begin) % 2 == 0 and shape_of(buffer)[-1] % 2 == 0
+            even &= _alignment(last, column) % 2 == 0 and shape_of(buffer)[-1] % 2 == 0
     return 2 if even else 1
 
 
