@@ -334,12 +334,27 @@ def test_powers_of_2() -> None:
     np.testing.assert_allclose(execution.outputs[0].view("f4"), expected, rtol=2**-22)
 
 
-def test_products_of_bytes() -> None:
+DOT = 'asm("dp4a.{} %0, %1, %2, %3;" : "=r"(out[lane]) : "r"(a[lane]), "r"(b[lane]), "r"(lane - 16));'
+
+
+@pytest.mark.parametrize(
+    ("statement", "first", "second"),
+    [
+        ("out[lane] = __dp4a((int)a[lane], (int)b[lane], lane - 16);", np.int8, np.int8),
+        (DOT.format("s32.s32"), np.int8, np.int8),
+        (DOT.format("u32.s32"), np.uint8, np.int8),
+        (DOT.format("s32.u32"), np.int8, np.uint8),
+    ],
+    ids=["function", "signed", "unsigned_by_signed", "signed_by_unsigned"],
+)
+def test_products_of_bytes(statement: str, first: type, second: type) -> None:
     rng = np.random.default_rng(0)
-    a, b = (rng.integers(-128, 128, (32, 4)).astype(np.int8) for _ in "ab")
+    drawn = [rng.integers(-128, 128, (32, 4)).astype(np.int8) for _ in "ab"]
+    a: Any = drawn[0].view(first)
+    b: Any = drawn[1].view(second)
     words = {"a": a.reshape(-1).view(np.uint32), "b": b.reshape(-1).view(np.uint32)}
-    execution = one_warp("out[lane] = __dp4a((int)a[lane], (int)b[lane], lane - 16);", words, 32)
-    expected = (a.astype("i4") * b).sum(1) + np.arange(32) - 16
+    execution = one_warp(statement, words, 32)
+    expected = (a.astype("i4") * b.astype("i4")).sum(1) + np.arange(32) - 16
     np.testing.assert_array_equal(execution.outputs[0].view(np.int32), expected)
 
 

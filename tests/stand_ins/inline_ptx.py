@@ -1,7 +1,7 @@
 """Rewrites the inline PTX of a CUDA source as calls of the functions in `ptx_on_host.h`, which a CPU can execute.
 
-It knows what is emitted for tensor cores (`mma`, `ldmatrix`), asynchronous copies (`cp.async`), roundings (`cvt`) and
-powers of 2 (`ex2`).
+It knows what is emitted for tensor cores (`mma`, `ldmatrix`), asynchronous copies (`cp.async`), products of bytes
+(`dp4a`), roundings (`cvt`) and powers of 2 (`ex2`).
 """
 
 from __future__ import annotations
@@ -113,6 +113,12 @@ def _converted(function: str) -> Callable[[re.Match[str], Sequence[str]], str]:
     return lambda found, operands: f"host_set({operands[0]}, {function}({', '.join(operands[1:])}))"
 
 
+def _dot_product(found: re.Match[str], operands: Sequence[str]) -> str:
+    total, *given = operands
+    types = ", ".join(f"host_{each[0]}8" for each in found.groups())
+    return f"host_set({total}, host_dp4a<{types}>({', '.join(given)}))"
+
+
 def _bits(values: Sequence[str]) -> str:
     return f"{{{', '.join(f'host_bits({value})' for value in values)}}}"
 
@@ -132,6 +138,7 @@ _INSTRUCTIONS: Sequence[tuple[str, Callable[[re.Match[str], Sequence[str]], str]
         rf" @!\1 st\.shared(?:\.v[24])?\.u32 \[%\5\], (\{{?[^;{{}}]*\}}?); \}}",
         _copy_if,
     ),
+    (r"dp4a\.(u32|s32)\.(u32|s32) %0, %1, %2, %3;", _dot_product),
     (r"cvt\.rn\.bf16x2\.f32 %0, %1, %2;", _converted("host_bfloat16_pair")),
     (r"ex2\.approx\.ftz\.f32 %0, %1;", _converted("host_exp2")),
     (r"cvt\.rna\.tf32\.f32 %0, %1;", _converted("host_tf32_rounded")),

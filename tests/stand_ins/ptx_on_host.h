@@ -177,11 +177,10 @@ inline void host_store_shared(unsigned to, const unsigned (&values)[count], int 
 }
 
 // ------------------------------------------------------------------------------------------------- products of bytes
-template <typename T>
+template <typename A, typename B, typename T>
 inline T host_dp4a(unsigned a, unsigned b, T sum) {
-  typedef std::conditional_t<std::is_signed_v<T>, host_s8, host_u8> bytes;
-  for (int i = 0; i < 4; ++i) sum += bytes::get(a, i) * bytes::get(b, i);
+  for (int i = 0; i < 4; ++i) sum += A::get(a, i) * B::get(b, i);
   return sum;
 }
-inline int __dp4a(int a, int b, int sum) { return host_dp4a(a, b, sum); }
-inline unsigned __dp4a(unsigned a, unsigned b, unsigned sum) { return host_dp4a(a, b, sum); }
+inline int __dp4a(int a, int b, int sum) { return host_dp4a<host_s8, host_s8>(a, b, sum); }
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned sum) { return host_dp4a<host_u8, host_u8>(a, b, sum); }

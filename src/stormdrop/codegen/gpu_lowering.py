@@ -31,15 +31,16 @@ from tvm.ir import Call, TensorLoad
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import FloatImm, IntImm
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
+from tvm.sym import Analyzer
 from tvm.tirx import AllocBuffer, BufferStore, DeclBuffer, For, ForKind, PrimFunc, SeqStmt
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP
 from tvm_ffi import structural_map, structural_walk
 
 from ..errors import MeasureError
-from ..ir.attributes import DISJOINT_SHARED, ONLY_WAITS
+from ..ir.attributes import DISJOINT_SHARED, DOT, ONLY_WAITS, WORD
 from ..ir.dtypes import FLOAT16
 from ..ir.elementary import expand_for_gpu
-from ..ir.expressions import intrinsic, transform_statement
+from ..ir.expressions import intrinsic, rebuild, transform_statement
 from ..runtime.device.code import DeviceKernel, Launch
 from .bfloat16 import with_bits, with_rounding_on_cuda
 from .lowering import function_pass
@@ -73,6 +74,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         calls.NarrowDataType(32),
         loops.LoopPartition(),
         function_pass(_without_vectors_of_bool, "VectorsOfBool"),
+        function_pass(_with_words_of_bytes, "WordsOfBytes"),
         calls.VectorizeLoop(True),
         function_pass(with_rounding_on_cuda, "Rounding"),
         function_pass(_with_scalars_of_warps, "ScalarsOfWarps"),
@@ -86,6 +88,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         calls.RemoveNoOp(),
         loops.RewriteUnsafeSelect(),
         tvm.transform.module_pass(_with_registers_of_warps, opt_level=0, name="stormdrop.RegistersOfWarps"),
+        function_pass(_with_sums_of_dot_products, "SumsOfDotProducts"),
         calls.CommonSubexprElim(),
         calls.VerifyMemory(),
         calls.AnnotateEntryFunc(),
@@ -204,6 +207,58 @@ def _with_registers_of_warps(module: Any, _: Any) -> Any:
     for _ in range(max(map(_arrays_of_warps, module.functions.values()), default=0)):
         module = tirx.transform.LowerWarpMemory()(module)
     return module
+
+
+def _with_words_of_bytes(function: PrimFunc) -> PrimFunc:
+    """A function that loads words of four neighbouring bytes at once; what sketches write as words is aligned.
+
+    A buffer of bytes is read as one of words, so that TVM makes vectors of words as of other elements.
+    """
+
+    def loaded(statement: Any) -> Any:
+        """A statement with loads of words, after the declarations of what they load from."""
+        declared: list[Any] = []
+
+        def load(call: Any) -> Any:
+            if call.op.name != "tirx.call_pure_extern" or str(call.args[0].value) != WORD:
+                return call
+            _, first, *others = call.args
+            source, count = first.source, IntImm("int32", 1 + len(others))
+            extents = [prim.FloorDiv(extent, count) for extent in source.shape]
+            words = tirx.decl_buffer(extents, "int32", source.name, data=source.data, scope=source.scope(), layout=None)
+            declared.append(DeclBuffer(words, data=source.data))
+            return words[Analyzer().simplify(prim.FloorDiv(first.indices[0], count))]
+
+        found = structural_map(statement, ((Call, load),))
+        return SeqStmt([*declared, found]) if declared else statement
+
+    def of_vectors(loop: Any) -> Any:
+        return loaded(loop) if loop.kind == ForKind.VECTORIZED else loop
+
+    def of_scalars(node: Any) -> Any:
+        return loaded(node) if isinstance(node, BufferStore) else node
+
+    body = transform_statement(function.body, lambda node: node, of_vectors)
+    return function.with_body(transform_statement(body, of_scalars))
+
+
+def _with_sums_of_dot_products(function: PrimFunc) -> PrimFunc:
+    """A function whose dot products of bytes add to the sum that they are added to: `ptxas` would add once more."""
+
+    def added(node: Any) -> Any:
+        if not isinstance(node, BufferStore) or not isinstance(node.value, prim.Add):
+            return node
+        for total, call in ((node.value.a, node.value.b), (node.value.b, node.value.a)):
+            if _is_dot_product(call) and isinstance(total, TensorLoad) and total.source.same_as(node.buffer):
+                name, first, second, _, *others = call.args
+                return BufferStore(node.buffer, rebuild(call, [name, first, second, total, *others]), node.indices)
+        return node
+
+    return function.with_body(transform_statement(function.body, added))
+
+
+def _is_dot_product(node: Any) -> bool:
+    return intrinsic(node) == "func_call" and str(getattr(node.args[0], "value", "")).startswith(DOT)
 
 
 def _arrays_of_warps(function: PrimFunc) -> int:

@@ -26,5 +26,8 @@ TVM takes all arrays of such memory for one, and would put more barriers between
 WORD = "stormdrop_word"
 """A function in expressions: the word of 32 bits that its arguments make, the lowest byte first; missing ones are 0."""
 
+DOT = "stormdrop_dot"
+"""What the names of functions begin with that add the products of the bytes of two words to a third argument."""
+
 NEEDS = "stormdrop.needs"
 """LLVM's names of the instruction set extensions without which the function cannot be compiled, or does not run."""

@@ -25,6 +25,7 @@ from .fingerprint import space_of
 from .gpu.attention.mma import GpuMmaAttention
 from .gpu.attention.sketch import GpuAttention
 from .gpu.contraction import GpuContraction
+from .gpu.dot_products.sketch import GpuDotProducts
 from .gpu.mma import GpuMma
 from .gpu.rows.sketch import GpuRows
 from .gpu.streaming import GpuStreaming
@@ -108,6 +109,7 @@ def gpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Gpu], ...]:
     every: list[Sketch[Gpu]] = [
         GpuMma(),
         GpuTensorCore(),
+        GpuDotProducts(),
         GpuContraction(),
         *([GpuWinograd(4, max_error), GpuWinograd(2, max_error)] if max_error else []),
         GpuMmaAttention(),

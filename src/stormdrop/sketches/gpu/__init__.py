@@ -1,6 +1,7 @@
 """Sketches for NVIDIA GPUs, and what a tiling asks of a device before it is compiled.
 
 contraction.py      a sum of products in blocks, threads and registers
+dot_products/       contractions of bytes, four products at a time
 mma.py              products in half precision, TF32 or int8 on tensor cores since sm_80, convolutions too
 tensor_core.py      products of matrices on those before
 half_matmul.py      a function as such a product of matrices

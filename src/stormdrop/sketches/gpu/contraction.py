@@ -28,6 +28,7 @@ import numpy as np
 import tvm
 from numpy.typing import NDArray
 from tvm.s_tir import Schedule
+from tvm.tirx import PrimFunc
 
 from ...errors import UnsupportedFunction
 from ...ir.contractions.contraction import fused_epilogue, multiplied_loads
@@ -92,33 +93,55 @@ class GpuContraction:
     def features(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The seven of `analytic_features`, shape (n, 7), of n configurations given as n values of each knob."""
         parts, stages = knobs.get("parts", 1), knobs.get("stages", 1)
-        return analytic_features(_tilings(workload, knobs), target, parts, stages)
+        tilings = Tilings.of(find_fused_contraction(workload).axes, knobs)
+        return analytic_features(tilings, target, parts, stages)
 
     def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The seconds that `times/tilings.py`, which picks the default, expects of n configurations, shape (n,)."""
-        fetch, parts, stages = (knobs["fetch0"], knobs["fetch1"]), knobs.get("parts", 1), knobs.get("stages", 1)
-        tilings = _tilings(workload, knobs)
-        return expected_seconds(tilings, target, fetch, knobs["unroll"], parts=parts, stages=stages)
+        return seconds_of_tiles(find_fused_contraction(workload), target, knobs)
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
-        fused = find_fused_contraction(workload)
-        schedule = Schedule(tvm.IRModule({"main": fused.graph.function()}), debug_mask=0)
-        block, axes, parts = schedule.get_sblock(fused.stage.name), fused.axes, config.get("parts", 1)
-        names = [_knob_name(fused.stage, axis.var) for axis in fused.stage.axes]
-        factors: Mapping[str, Any] = config
-        if parts > 1:
-            total, loops = block, dict(zip(names, schedule.get_loops(block), strict=True))
-            block = split_reduction(schedule, total, loops, axes.longest, parts)
-            output = _sum_in_registers(schedule, total, fused.epilogue)
-            add_parts(schedule, total, output)
-            axes, factors = of_parts(axes, config, parts)
-            names = [axes.spatial[0][0], *names]
-        output = _sum_in_registers(schedule, block, None if parts > 1 else fused.epilogue)
-        loops = dict(zip(names, schedule.get_loops(block), strict=True))
-        asynchronous = _copies_beside(fused, target)
-        schedule_tiles(schedule, block, output, loops, axes, factors, config, fused.producers, asynchronous)
-        return Variant(schedule.mod["main"])
+        return Variant(scheduled_in_tiles(find_fused_contraction(workload), target, config))
+
+
+def scheduled_in_tiles(fused: FusedContraction, target: Gpu, config: Mapping[str, Any]) -> PrimFunc:
+    """The schedule of a contraction at a configuration of `space_of_tiles`.
+
+    Args:
+        fused: The contraction.
+        target: The GPU.
+        config: A value for each knob.
+    """
+    schedule = Schedule(tvm.IRModule({"main": fused.graph.function()}), debug_mask=0)
+    block, axes, parts = schedule.get_sblock(fused.stage.name), fused.axes, config.get("parts", 1)
+    names = [_knob_name(fused.stage, axis.var) for axis in fused.stage.axes]
+    factors: Mapping[str, Any] = config
+    if parts > 1:
+        total, loops = block, dict(zip(names, schedule.get_loops(block), strict=True))
+        block = split_reduction(schedule, total, loops, axes.longest, parts)
+        output = _sum_in_registers(schedule, total, fused.epilogue)
+        add_parts(schedule, total, output)
+        axes, factors = of_parts(axes, config, parts)
+        names = [axes.spatial[0][0], *names]
+    output = _sum_in_registers(schedule, block, None if parts > 1 else fused.epilogue)
+    loops = dict(zip(names, schedule.get_loops(block), strict=True))
+    asynchronous = _copies_beside(fused, target)
+    schedule_tiles(schedule, block, output, loops, axes, factors, config, fused.producers, asynchronous)
+    return schedule.mod["main"]
+
+
+def seconds_of_tiles(fused: FusedContraction, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """The seconds that are expected of n configurations of `space_of_tiles`, shape (n,).
+
+    Args:
+        fused: The contraction.
+        target: The GPU.
+        knobs: n values of each knob.
+    """
+    fetch, parts, stages = (knobs["fetch0"], knobs["fetch1"]), knobs.get("parts", 1), knobs.get("stages", 1)
+    tilings = Tilings.of(fused.axes, knobs)
+    return expected_seconds(tilings, target, fetch, knobs["unroll"], parts=parts, stages=stages)
 
 
 def _copies_beside(fused: FusedContraction, target: Gpu) -> bool:
@@ -132,11 +155,6 @@ def _sum_in_registers(schedule: Schedule, block: Any, epilogue: Stage | None) ->
         return schedule.cache_write(block, 0, "local")
     schedule.set_scope(block, 0, "local")
     return schedule.get_sblock(epilogue.name)
-
-
-def _tilings(workload: Workload, knobs: Mapping[str, NDArray[Any]]) -> Tilings:
-    """The tilings of n configurations."""
-    return Tilings.of(find_fused_contraction(workload).axes, knobs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +211,7 @@ def fused_contraction(graph: StageGraph) -> FusedContraction:
         graph, stage, epilogue = _split(graph, stage, divided)
     graph, stage = staged_less_zero_points(graph, stage)
     graph, stage = _with_affine_operands(graph, stage)
-    return FusedContraction(graph, stage, graph.stages[: graph.stages.index(stage)], epilogue, _named_axes(stage))
+    return FusedContraction(graph, stage, graph.stages[: graph.stages.index(stage)], epilogue, named_axes(stage))
 
 
 def _divided_axes(stage: Stage) -> dict[Axis, int]:
@@ -282,11 +300,13 @@ def _factors(index: Expr, stage: Stage) -> dict[Any, int] | None:
     return None if factors is None or any(factor < 0 for factor in factors.values()) else factors
 
 
-def _named_axes(stage: Stage) -> ContractionAxes:
-    """The axes of a contraction, under the names of their knobs."""
-    operands = []
-    loads = multiplied_loads(stage)
-    assert loads is not None
+def named_axes(stage: Stage) -> ContractionAxes:
+    """The axes of a contraction, under the names of their knobs.
+
+    Args:
+        stage: The contraction, which sums what it makes of two loads.
+    """
+    operands, loads = [], stage.loads()
     for load in loads:
         indices = [_factors(index, stage) or {} for index in load.indices]
         dimensions = [
@@ -312,6 +332,18 @@ def _space(workload: Workload, target: Gpu, listing_1: bool) -> Space | None:
         fused = find_fused_contraction(workload)
     except UnsupportedFunction:
         return None
+    return space_of_tiles(GpuContraction.name, fused, target, listing_1)
+
+
+def space_of_tiles(name: str, fused: FusedContraction, target: Gpu, listing_1: bool = False) -> Space | None:
+    """The tilings of a contraction within the limits of a device; None as for `GpuContraction.space`.
+
+    Args:
+        name: The sketch.
+        fused: The contraction.
+        target: The GPU.
+        listing_1: Whether the knobs are those of Listing 1 of the AF-DS paper only.
+    """
     axes = fused.axes
     if axes.read_once:
         return None
@@ -335,7 +367,7 @@ def _space(workload: Workload, target: Gpu, listing_1: bool) -> Space | None:
         constraints.append(Constraint((axes.longest, "parts"), _Divided(), "each part has as many steps"))
         constraints.append(pipeline_constraint(axes, target))
         origin |= more
-    return Space(GpuContraction.name, knobs, constraints, origin)
+    return Space(name, knobs, constraints, origin)
 
 
 class _Divided:

@@ -61,7 +61,7 @@ from .half_matmul import (
     tile_in_warps,
 )
 from .intrinsics import mma_intrinsics
-from .streaming import schedule_reductions, seconds_of_kernel
+from .streaming import schedule_sums, seconds_of_sums
 from .tiling import shared_bytes
 from .times.fragments import FragmentTilings, expected_seconds
 
@@ -69,7 +69,6 @@ _PADDING = 16  # bytes after each row in shared memory that `ldmatrix` reads
 _PADDING_OF_WORDS = 32  # bytes after each row whose words lanes load one by one
 _STAGES = (1, 2, 3, 4)
 _PANELS = (1, 2, 4, 8)
-_OF_SUMS = {"threads": 128, "lanes": 32, "unroll": 16}  # of the kernels that sum up operands
 _SHARED = "shared.dyn"
 
 Tiles = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]
@@ -103,8 +102,7 @@ class GpuMma:
         sizes = (matmul.batches, rows, columns, steps, stages, registers, shared)
         tilings = FragmentTilings(*sizes, matmul.vectors, 1, matmul.element_bytes, matmul.fragment_depth)
         seconds = expected_seconds(tilings, target, workload.bytes)
-        one = {name: np.array([value]) for name, value in _OF_SUMS.items()}
-        return seconds + sum(float(seconds_of_kernel([each], target, one)[0]) for each in matmul.bare.before)
+        return seconds + sum(seconds_of_sums(each, target) for each in matmul.bare.before)
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
@@ -149,7 +147,7 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
             schedule.tensorize(loop, names[("load_a", "load_b")[position]])
         schedule.tensorize(loops.product, names["compute"])
         schedule.tensorize(schedule.get_loops(initial)[-2], names["init"])
-    return matmul.bare.with_sums(schedule.mod["main"], lambda sums, stage: schedule_reductions(sums, [stage], _OF_SUMS))
+    return matmul.bare.with_sums(schedule.mod["main"], schedule_sums)
 
 
 def _with_sums_in_registers(schedule: Schedule, matmul: HalfMatmul, scope: str) -> tuple[Any, Any]:

@@ -42,6 +42,7 @@ _THREADS = (32, 64, 128, 256, 512, 1024)
 _LANES = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 _VECTORS = (1, 2, 4)
 _UNROLL = (0, 16, 64)
+_OF_SUMS = {"threads": 128, "lanes": WARP, "unroll": 16}
 _CLEARLY = 0.9  # of the seconds of the usual schedule: the model of time was not compared with measurements
 
 
@@ -68,7 +69,7 @@ class GpuStreaming:
         stages = _inlined(workload).stages
         together = _column_axes(stages) or _shared_axes(stages)
         kernels = [stages] if together else [[stage] for stage in stages]
-        return np.asarray(sum(seconds_of_kernel(kernel, target, knobs) for kernel in kernels))
+        return np.asarray(sum(_expected(kernel, target, knobs) for kernel in kernels))
 
     def apply(self, workload: Workload, target: Gpu, config: Mapping[str, Any]) -> Variant:
         """The schedule at a configuration."""
@@ -79,14 +80,34 @@ class GpuStreaming:
         elif shared := _row_axes(graph.stages):
             _schedule_rows(schedule, graph.stages, shared, config)
         elif _shared_axes(graph.stages):
-            schedule_reductions(schedule, graph.stages, config)
+            _schedule_reductions(schedule, graph.stages, config)
         else:
             for stage in graph.stages:
                 if stage.reductions:
-                    schedule_reductions(schedule, [stage], config)
+                    _schedule_reductions(schedule, [stage], config)
                 else:
                     _schedule_elements(schedule, stage, config)
         return Variant(schedule.mod["main"])
+
+
+def schedule_sums(schedule: Schedule, stage: Stage) -> None:
+    """Makes a reduction a kernel, whose elements are sums of a warp each.
+
+    Args:
+        schedule: The schedule.
+        stage: The reduction.
+    """
+    _schedule_reductions(schedule, [stage], _OF_SUMS)
+
+
+def seconds_of_sums(stage: Stage, target: Gpu) -> float:
+    """The seconds that are expected of a kernel as `schedule_sums` makes it.
+
+    Args:
+        stage: The reduction.
+        target: The GPU.
+    """
+    return float(_expected([stage], target, {name: np.array([value]) for name, value in _OF_SUMS.items()})[0])
 
 
 @kept
@@ -218,14 +239,8 @@ def _schedule_elements(schedule: Schedule, stage: Stage, config: Mapping[str, An
         schedule.vectorize(vector)
 
 
-def schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Mapping[str, Any]) -> None:
-    """Makes stages one kernel, with `lanes` threads for each element of the last stage.
-
-    Args:
-        schedule: The schedule.
-        stages: The stages, of which some reduce.
-        config: The `threads` of a block, the `lanes`, and the steps to `unroll`.
-    """
+def _schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Mapping[str, Any]) -> None:
+    """Makes stages one kernel, with `lanes` threads for each element of the last stage."""
     lanes = config.get("lanes", 1)
     rows = config["threads"] // lanes
     *inner, last = [schedule.get_sblock(stage.name) for stage in stages]
@@ -258,17 +273,8 @@ def schedule_reductions(schedule: Schedule, stages: Sequence[Stage], config: Map
     _annotate_unroll(schedule, blocks, config)
 
 
-def seconds_of_kernel(stages: Sequence[Stage], target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """The seconds that are expected of one kernel in n configurations.
-
-    Args:
-        stages: The stages that it computes.
-        target: The GPU.
-        knobs: n values of each knob of `GpuStreaming` that it has a use for.
-
-    Returns:
-        Shape (n,).
-    """
+def _expected(stages: Sequence[Stage], target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """The seconds that are expected of one kernel in n configurations."""
     threads, unroll = knobs["threads"], knobs.get("unroll", 0)
     lanes = np.asarray(knobs.get("lanes", np.ones_like(threads)))
     last, columns, rows = stages[-1], _column_axes(stages), _row_axes(stages)

@@ -139,13 +139,11 @@ def of_bare_bytes(workload: Workload) -> BareProduct:
             times = math.prod(axis.extent for axis in stage.reductions if axis.var not in _used(load))
             constant = load.source in graph.parameters and parameter(load.source) in workload.constants
             if constant and len(graph.readers(load.source)) == 1:
-                holder = _Packed(load.source, sums)
-                packed[parameter(load.source)] = holder
-                total, load = holder.sum(_columns(stage, load)), holder.element(load)
+                holder = packed[parameter(load.source)] = _Packed(load.source, sums, -other.zero_point * times)
+                correction, load = correction + holder.sum(_columns(stage, load)), holder.element(load)
             else:
                 before.append(_of_parameters(graph, stage, sums))
-                total = sums.buffer[_columns(stage, load)]
-            correction = correction - total * IntImm(_SUMS, other.zero_point * times)
+                correction = correction - sums.buffer[_columns(stage, load)] * (other.zero_point * times)
         loads.append(load)
     products = intermediate("products", [axis.extent for axis in stage.spatial], _SUMS)
     own = tuple(axis.var for axis in stage.spatial)
@@ -197,13 +195,16 @@ def _of_parameters(graph: StageGraph, stage: Stage, sums: Stage) -> Stage:
 class _Packed:
     """A constant factor with its sums behind it: as rows of bytes, of which the last ones hold four bytes of each sum.
 
+    The sums are multiplied before they are packed. TVM would multiply each of their bytes, which may leave 32 bits.
+
     Args:
         source: The constant.
         sums: The stage that sums it up.
+        times: What the sums are multiplied by.
     """
 
-    def __init__(self, source: Any, sums: Stage) -> None:
-        self._source, self._sums = source, sums
+    def __init__(self, source: Any, sums: Stage, times: int) -> None:
+        self._source, self._sums, self._times = source, sums, times
         *self._leading, self._last = shape_of(source) if len(shape_of(source)) > 1 else (1, *shape_of(source))
         self._rows = math.prod(self._leading)
         self._digits = _DIGITS * math.prod(shape_of(sums.buffer))
@@ -217,7 +218,7 @@ class _Packed:
         return self.buffer[row, last]
 
     def sum(self, at: Sequence[Expr]) -> Expr:
-        """One of the sums, as its four bytes say.
+        """One of the multiplied sums, as its four bytes say.
 
         Args:
             at: Its position in what holds the sums.
@@ -240,7 +241,7 @@ class _Packed:
         digit = prim.Max(prim.Min(behind, IntImm("int32", self._digits - 1)), IntImm("int32", 0))
         number, place = unraveled(digit, (1, _DIGITS))
         total = self._sums.buffer[tuple(unraveled(number, shape_of(self._sums.buffer)))]
-        byte = prim.BitwiseAnd(total >> (place * 8), IntImm(_SUMS, 255))
+        byte = prim.BitwiseAnd((total * self._times) >> (place * 8), IntImm(_SUMS, 255))
         value = tirx.if_then_else(row.var < self._rows, element, prim.Cast(str(self._source.dtype), byte))
         pack = Stage("with_sums", (row, column), self.buffer, (row.var, column.var), value)
         return StageGraph((self._source, self.buffer), (self._sums, pack)).function()
