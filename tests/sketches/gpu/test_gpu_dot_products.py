@@ -38,6 +38,7 @@ WORKLOADS = {
     "odd_transposed": product((19, 23, 45), ("uint8", 0), ("uint8", 0), transposed=True),
     "constant": product((19, 23, 45), constant=True),
     "dense": operators.dense(24, 40, 72, bias=1, act="relu", dtype="uint8", zero_point=131, requantize=1),
+    "batches": product((12, 16, 32), ("uint8", 7), ("uint8", 128), transposed=True, batch=2),
     "zero_points": product((19, 24, 48), ("uint8", 7), ("uint8", 255), batch=2),
     "convolution": operators.conv2d(1, 7, 6, 16, 24, 3, 3, pad=1, bias=1, act="relu", dtype="uint8", requantize=1),
     "few_channels": operators.conv2d(1, 7, 6, 6, 24, 3, 3, stride=2, pad=1, dtype="int8"),
@@ -90,8 +91,9 @@ def test_the_right_answer_by_its_instructions(name: str) -> None:
 
 @pytest.mark.compiles
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++ on the PATH")
-def test_parts_and_stages_compute_the_same() -> None:
-    workload = WORKLOADS["transposed"]
+@pytest.mark.parametrize(("name", "sums"), [("transposed", 0), ("batches", 2)])
+def test_parts_and_stages_compute_the_same(name: str, sums: int) -> None:
+    workload = WORKLOADS[name]
     inputs = inputs_of(workload)
     (expected,) = evaluate_graph(workload.graph, inputs)
     tiles = {"space0": (2, 1, 1, 1, 1), "space1": (3, 1, 4, 1, 1), "space2": (2, 1, 8, 1, 1), "reduce0": (4, 1, 2)}
@@ -99,7 +101,7 @@ def test_parts_and_stages_compute_the_same() -> None:
         config = {**default(workload), **tiles, "fetch0": 1, "fetch1": 1, "parts": parts, "stages": stages}
         space = space_of(workload)
         function = SKETCH.apply(workload, T4, space.config(space.point(config))).main
-        assert len(launches(function, T4)) == parts
+        assert len(launches(function, T4)) == parts + sums
         for execution in execute_on_host(function, T4, inputs, ("", *SANITIZERS)):
             assert (execution.error, execution.complaints) == ("", ())
             np.testing.assert_array_equal(execution.outputs[0], expected)

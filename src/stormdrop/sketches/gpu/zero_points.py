@@ -98,6 +98,8 @@ class BareProduct:
             main: What `graph` computes, scheduled.
             schedule: Schedules a stage of `before`, the only one of a function.
         """
+        if not self.before:
+            return main
         roots, computed = [], [stage.buffer for stage in self.before]
         for stage in self.before:
             inputs = dict.fromkeys(load.source for load in stage.loads())
