@@ -6,6 +6,7 @@ fingerprint.py         what of its schedules enters the fingerprint of a space (
 knowledge.py           what sketches tell others: expected costs, features, what a machine is fast at
 steps.py               a schedule as people read it
 statement_features.py  Ansor's features of a scheduled function
+statements/            the same of many schedules at once, none of which is made
 cpu/, gpu/             sketches for CPUs and for GPUs
 winograd/              what Winograd convolutions have in common on all machines
 rules/                 sketches that rules derive

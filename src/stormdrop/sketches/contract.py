@@ -153,6 +153,25 @@ class Described(Protocol[M]):
 
 
 @runtime_checkable
+class Stated(Protocol[M]):
+    """A sketch that knows Ansor's features of its schedules' statements without making the schedules."""
+
+    def statements(
+        self, workload: Workload, target: M, knobs: Mapping[str, NDArray[Any]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
+        """The features of n configurations, equal to those that TVM extracts (`statement_features.py`).
+
+        Args:
+            workload: The function to schedule.
+            target: The machine to schedule it for.
+            knobs: n values of each knob.
+
+        Returns:
+            Shape `(n, stores, 164)`, and in which rows they are known, shape `(n,)`; None if they are in none.
+        """
+
+
+@runtime_checkable
 class Bounded(Protocol[M]):
     """A sketch that knows how much faster than a plain sum it may be, because it computes in another way."""
 

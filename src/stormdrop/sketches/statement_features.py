@@ -3,6 +3,7 @@
 There is one row per statement that stores, and a cost model adds the scores of a candidate's rows (Ansor, OSDI 2020,
 section 5.2). A candidate that cannot be scheduled has one row of zeros. Scheduling a candidate takes 5 ms, most of them
 in Python, and extracting its features another 5 ms. So many candidates are shared out to processes, one for each core.
+A sketch that is `Stated` computes equal features without scheduling anything, in 0.2 ms a candidate if they are many.
 """
 
 from __future__ import annotations
@@ -31,11 +32,9 @@ from ..machine.threads import thread_count
 from ..space import Space
 from ..surrogate.features import Features
 from ..trial import Candidate
-from .contract import AnySketch
+from .contract import AnySketch, Stated
 from .meta_schedule import tune_context
-
-WIDTH = 164
-"""The number of features of a statement."""
+from .statements.features import WIDTH
 
 Rows = NDArray[np.float64]
 """The features of a candidate, of shape `(stores, 164)`."""
@@ -62,11 +61,23 @@ def statement_features(
     by_name = {space.name: sketch for sketch, space in sketches}
     here = _rows_here(by_name, workload, target, thread_count())
     workers = FeatureWorkers(by_name, workload, target)
+    stated = {name: sketch for name, sketch in by_name.items() if isinstance(sketch, Stated)}
     cache: dict[Candidate, Rows] = {}  # searches score the same candidate many times
+
+    def without_schedules(candidates: Sequence[Candidate]) -> dict[Candidate, Rows]:
+        found: dict[Candidate, Rows] = {}
+        for name, sketch in stated.items():
+            mine = [candidate for candidate in candidates if candidate.sketch == name]
+            columns = spaces[name].columns([candidate.point for candidate in mine])
+            statements = sketch.statements(workload, target, columns) if mine else None
+            if statements is not None:
+                found |= {each: rows for each, rows, known in zip(mine, *statements, strict=True) if known}
+        return found
 
     def rows_of(candidates: Sequence[Candidate]) -> list[Rows]:
         if len(cache) > _CACHED // kernels:
             cache.clear()
+        cache.update(without_schedules([each for each in dict.fromkeys(candidates) if each not in cache]))
         new = [candidate for candidate in dict.fromkeys(candidates) if candidate not in cache]
         jobs = [(candidate.sketch, spaces[candidate.sketch].config(candidate.point)) for candidate in new]
         cache.update(zip(new, here(jobs) if len(jobs) < _FEW else workers.rows(jobs), strict=True))

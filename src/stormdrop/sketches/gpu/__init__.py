@@ -17,6 +17,7 @@ split_reduction.py  a reduction in parts that blocks of their own sum up
 tiling.py           the resources that a tiled contraction uses
 times/              the time that it is expected to take, and that of the other sketches
 features.py         the features of Ansor-AF, from these resources
+statements/         those of Ansor, of a tiled contraction's statements
 intrinsics.py       TVM's tensor intrinsics, loaded fast
 tf32.py             tensor intrinsics for TF32, of which TVM has none
 """

@@ -40,6 +40,7 @@ from ...ir.workload import Workload
 from ...machine.gpu import Gpu
 from ...space import Constraint, Knob, Ordinal, Space, Tile
 from ..contract import Variant
+from ..statements.features import rows_of
 from .features import analytic_features
 from .limits import (
     DEFAULT_UNROLL,
@@ -52,6 +53,7 @@ from .limits import (
     widest_fetches,
 )
 from .split_reduction import add_parts, of_parts, possible_parts, split_reduction
+from .statements.contraction import contraction_nest
 from .tiled_loops import ASYNCHRONOUS_BYTES, STAGES, schedule_tiles
 from .tiling import ContractionAxes, Operand, Tilings
 from .times.tilings import expected_seconds
@@ -95,6 +97,21 @@ class GpuContraction:
         parts, stages = knobs.get("parts", 1), knobs.get("stages", 1)
         tilings = Tilings.of(find_fused_contraction(workload).axes, knobs)
         return analytic_features(tilings, target, parts, stages)
+
+    def statements(
+        self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]] | None:
+        """Ansor's features of n configurations, and of which they are known; None if `statements/` lacks the function.
+
+        Those of a configuration in several parts or stages are not known.
+        """
+        fused = find_fused_contraction(workload)
+        try:
+            tilings = _tilings(workload, knobs)
+            nest, known = contraction_nest(fused.stage, fused.producers, fused.epilogue, tilings, knobs)
+        except UnsupportedFunction:
+            return None
+        return rows_of(nest), known
 
     def estimate(self, workload: Workload, target: Gpu, knobs: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """The seconds that `times/tilings.py`, which picks the default, expects of n configurations, shape (n,)."""
