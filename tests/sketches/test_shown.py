@@ -15,7 +15,7 @@ from stormdrop.sketches.cpu.contractions import cost_model as prior
 from stormdrop.sketches.gpu.features import NAMES
 from stormdrop.sketches.knowledge import features
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.sketches.statement_features import WIDTH
+from stormdrop.sketches.statements.features import WIDTH
 from stormdrop.space import Space
 from stormdrop.trial import Candidate
 

@@ -113,8 +113,8 @@ class TuningFlags:
             "--features",
             metavar="KIND",
             help="What the cost models of evolutionary and gradient see: knobs, analytic (on GPUs the seven of the "
-            "AF-DS paper), both of these, or statements (Ansor's 164, 10 ms per candidate; evolutionary:preset=paper "
-            "then has one cost model for all kernels of a model).",
+            "AF-DS paper), both of these, or statements (Ansor's 164, 10 ms per candidate, 0.1 for a contraction on a "
+            "GPU; evolutionary:preset=paper then has one cost model for all kernels of a model).",
         ),
     ] = "knobs"
     runner: Annotated[

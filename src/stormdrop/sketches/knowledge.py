@@ -151,7 +151,8 @@ def features(
         target: The machine to tune it for.
         kind: One of `FEATURES`. "knobs" are the encodings of the knobs. "analytic" is what a sketch computes of its
             schedules, or the knobs for a sketch that is not `Described`. "both" are the knobs and the analytic
-            features. "statements" are Ansor's 164 features of every statement, for which each candidate is scheduled.
+            features. "statements" are Ansor's 164 features of every statement, for which each candidate is scheduled
+            unless its sketch is `Stated`.
         kernels: How many kernels are tuned side by side, and share the memory for features.
 
     Returns:
