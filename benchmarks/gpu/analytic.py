@@ -173,8 +173,7 @@ def rough_seconds(tilings: Tilings, device: Gpu) -> NDArray[np.float64]:
     compute = operations / device.flops / np.maximum(hidden, 1e-3)
     memory = operations / columns["OI_Global_Mem"] * tilings.axes.item_bytes / device.bandwidth
     # In a cycle a multiprocessor moves one word for each thread of a warp, and each lane multiplies and adds once.
-    clock = device.flops / device.multiprocessors / (2 * device.lanes)
-    shared = operations / columns["OI_Shared_Mem"] / (device.multiprocessors * clock)
+    shared = operations / columns["OI_Shared_Mem"] / (device.multiprocessors * device.clock)
     parts = np.stack([compute, memory, shared])
     slowest = parts.max(axis=0)
     whole = slowest + _NOT_HIDDEN * (parts.sum(axis=0) - slowest)

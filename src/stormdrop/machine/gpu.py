@@ -104,6 +104,11 @@ class Gpu:
         return self.flops, self.bandwidth
 
     @property
+    def clock(self) -> float:
+        """Cycles per second of a multiprocessor at its stated FLOP/s, of which each lane does two in a cycle."""
+        return self.flops / self.multiprocessors / (2 * self.lanes)
+
+    @property
     def tensor_cores(self) -> bool:
         """Whether it executes the instructions of tensor cores."""
         return self.device == CUDA and self.arch not in WITHOUT_TENSOR_CORES

@@ -38,18 +38,16 @@ from ...ir.kept import kept
 from ...ir.stages import Axis, Stage, StageGraph, intermediate, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.gpu import Gpu
-from ...space import Constraint, Knob, Ordinal, Space, Tile
+from ...space import Constraint, Ordinal, Space
 from ..contract import Variant
 from ..statements.features import rows_of
 from .features import analytic_features
 from .limits import (
     DEFAULT_UNROLL,
-    MOST_INNERMOST,
-    UNROLL,
-    VECTORS,
     default_in_parts,
     pipeline_constraint,
     tiling_constraints,
+    tiling_knobs,
     widest_fetches,
 )
 from .split_reduction import add_parts, of_parts, possible_parts, split_reduction
@@ -107,7 +105,7 @@ class GpuContraction:
         """
         fused = find_fused_contraction(workload)
         try:
-            tilings = _tilings(workload, knobs)
+            tilings = Tilings.of(fused.axes, knobs)
             nest, known = contraction_nest(fused.stage, fused.producers, fused.epilogue, tilings, knobs)
         except UnsupportedFunction:
             return None
@@ -370,10 +368,7 @@ def space_of_tiles(name: str, fused: FusedContraction, target: Gpu, listing_1: b
     if found is None:
         return None
     tiling, more = found
-    knobs: list[Knob] = [Tile(name, extent, 5, max_inner=MOST_INNERMOST) for name, extent in axes.spatial]
-    knobs += [Tile(name, extent, 3, max_inner=MOST_INNERMOST) for name, extent in axes.reductions]
-    knobs += [Ordinal(f"fetch{position}", VECTORS) for position in range(2)]
-    knobs.append(Ordinal("unroll", UNROLL))
+    knobs = tiling_knobs(axes)
     # Vectors spare the copies beside products instructions. With one stage, nothing says that a default has any.
     widths = widest_fetches(axes, tiling) if more["stages"] > 1 else (1, 1)
     fetches = {f"fetch{position}": width for position, width in enumerate(widths)}

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...machine.gpu import REGISTERS_PER_THREAD, SECTOR, WARP, Gpu
-from ...space import Constraint
+from ...space import Constraint, Knob, Ordinal, Tile
 from ...space.tile import largest_divisor
 from .tiling import ContractionAxes, ResourceUse, Tilings
 from .times.tilings import expected_seconds
@@ -54,6 +54,14 @@ def _block_fits(use: ResourceUse, device: Gpu) -> Any:
 
 def _shared_fits(use: ResourceUse, device: Gpu) -> Any:
     return use.shared_bytes <= device.shared_per_block
+
+
+def tiling_knobs(axes: ContractionAxes) -> list[Knob]:
+    """The knobs of a tiled contraction: tiles under the names of the axes, elements per fetch, and steps to unroll."""
+    knobs: list[Knob] = [Tile(name, extent, 5, max_inner=MOST_INNERMOST) for name, extent in axes.spatial]
+    knobs += [Tile(name, extent, 3, max_inner=MOST_INNERMOST) for name, extent in axes.reductions]
+    knobs += [Ordinal(f"fetch{position}", VECTORS) for position in range(2)]
+    return [*knobs, Ordinal("unroll", UNROLL)]
 
 
 def tiling_constraints(axes: ContractionAxes, device: Gpu) -> list[Constraint]:

@@ -38,7 +38,7 @@ from ...ir.kept import kept
 from ...ir.stages import Stage, StageGraph, function_of, intermediate, loop, sequence, shape_of, variable
 from ...ir.workload import Workload
 from ...machine.gpu import Gpu
-from ...space import Knob, Ordinal, Space, Tile
+from ...space import Ordinal, Space
 from ..contract import Variant
 from ..winograd.convolution import Convolution, find_convolution
 from ..winograd.tiles import TilePosition, constant_stage, named_axes
@@ -46,12 +46,10 @@ from ..winograd.transforms import POINTS, Filter, matrices, rows_of_input, rows_
 from .features import analytic_features
 from .limits import (
     DEFAULT_UNROLL,
-    MOST_INNERMOST,
-    UNROLL,
-    VECTORS,
     default_in_parts,
     pipeline_constraint,
     tiling_constraints,
+    tiling_knobs,
     widest_fetches,
 )
 from .tiled_loops import STAGES, schedule_tiles
@@ -157,10 +155,7 @@ def _space(workload: Workload, sketch: GpuWinograd, target: Gpu) -> Space | None
     if found is None:
         return None
     tiling, more = found
-    knobs: list[Knob] = [Tile(name, extent, 5, max_inner=MOST_INNERMOST) for name, extent in axes.spatial]
-    knobs += [Tile(name, extent, 3, max_inner=MOST_INNERMOST) for name, extent in axes.reductions]
-    knobs += [Ordinal(f"fetch{position}", VECTORS) for position in range(2)]
-    knobs += [Ordinal("unroll", UNROLL), Ordinal("stages", STAGES), Ordinal("threads", _THREADS)]
+    knobs = [*tiling_knobs(axes), Ordinal("stages", STAGES), Ordinal("threads", _THREADS)]
     fetches = {f"fetch{position}": width for position, width in enumerate(widest_fetches(axes, tiling))}
     origin = {**tiling, **fetches, "unroll": DEFAULT_UNROLL, "stages": more["stages"], "threads": 128}
     constraints = [*tiling_constraints(axes, target), pipeline_constraint(axes, target, split=False)]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ....machine.gpu import BANKS, SECTOR, WARP, WORD, Gpu
 from ....machine.known_gpus import tensor_rate
-from .waves import CHOSEN, SCHEDULERS, Array, overlapped, seconds_in_waves
+from .waves import CACHE_PORT, CHOSEN, SCHEDULERS, Array, overlapped, seconds_in_waves
 
 _SIDE = 16
 _HALF = 2  # bytes
@@ -30,7 +30,6 @@ _INSTRUCTIONS = 2  # of a product of fragments of 16-bit elements
 _DEPENDENT = 33  # cycles until a product of fragments can be added to
 _LINE = BANKS * WORD  # bytes that shared memory moves in a cycle
 _BARRIER = 50.0  # cycles
-_CACHE_BYTES = 64.0  # from the second cache in a cycle, in pieces of 16 bytes
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def expected_seconds(tilings: FragmentTilings, device: Gpu, moved: float) -> NDA
     loaded = warps * depth * (row_fragments + column_fragments) * tilings.conflicts
     shared = (loaded + staged) * fragment / _LINE
     issue = warps * (depth * fragments * _INSTRUCTIONS * halves + CHOSEN.fetch * fetches) / SCHEDULERS
-    cache = staged * fragment / _CACHE_BYTES
+    cache = staged * fragment / CACHE_PORT
     busy = overlapped(CHOSEN, np.maximum(multiply, issue), shared, cache)
 
     turns = depth * np.maximum(SCHEDULERS * fragments * product, _DEPENDENT)
@@ -102,7 +101,7 @@ def expected_seconds(tilings: FragmentTilings, device: Gpu, moved: float) -> NDA
     latency = _BARRIER + np.where(ahead, np.maximum(turns, fetched / np.maximum(ahead, 1)), turns + fetched)
 
     sectors = warps * fragments * _SIDE * _SIDE * WORD / SECTOR
-    write = CHOSEN.store * sectors * SECTOR / _CACHE_BYTES
+    write = CHOSEN.store * sectors * SECTOR / CACHE_PORT
 
     def wave(blocks: Array) -> Array:
         return np.asarray(steps * overlapped(CHOSEN, blocks * busy, latency) + blocks * write)

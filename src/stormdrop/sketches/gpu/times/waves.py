@@ -25,6 +25,9 @@ LAUNCH = 2e-6
 SCHEDULERS = 4
 """Of a multiprocessor; each issues an instruction of a warp in a cycle."""
 
+CACHE_PORT = 64.0
+"""Bytes of the second cache that reach a multiprocessor in a cycle at most, in pieces of 16 bytes a thread."""
+
 Array = NDArray[Any]
 
 
@@ -41,7 +44,7 @@ class Constants:
         unrolled: Steps that `nvcc` unrolls on its own account.
         spill: Transactions of a register that goes to memory or comes back.
         store: What a sector that is written costs, in sectors that are read.
-        cache_bytes: What a multiprocessor gets from the second cache in a cycle.
+        cache_bytes: What a multiprocessor gets from the second cache in a cycle while its threads fetch words.
     """
 
     not_hidden: float = 0.7
@@ -52,7 +55,7 @@ class Constants:
     unrolled: float = 128.0
     spill: float = 16.0
     store: float = 3.0
-    cache_bytes: float = 32.0
+    cache_bytes: float = CACHE_PORT / 2
 
 
 CHOSEN = Constants()
@@ -100,6 +103,5 @@ def seconds_in_waves(
     full = blocks // together
     left = -(-(blocks - full * together) // device.multiprocessors)
     cycles = full * wave(resident) + np.where(left > 0, wave(left), 0)
-    clock = device.flops / device.multiprocessors / (2 * device.lanes)
-    seconds = overlapped(constants, cycles / clock, np.asarray(moved / device.bandwidth))
+    seconds = overlapped(constants, cycles / device.clock, np.asarray(moved / device.bandwidth))
     return np.asarray(seconds + LAUNCH, dtype=np.float64)
