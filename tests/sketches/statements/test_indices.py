@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stormdrop.sketches.statements.indices import Atom, Index, Term
+from stormdrop.sketches.statements.indices import Atom, Index, Term, merged
 
 
 def term(variable: str, coefficient: int = 1, modulus: int = 0, divisor: int = 1, there: bool = True) -> Term:
@@ -62,3 +62,19 @@ def test_a_remainder_is_0_as_the_extraction_sees_it() -> None:
     index = Index((term("t", 2, 6), term("r", 5)))
     assert index.largest(last).tolist() == [2 * 3 + 5, 2 * 5 + 5]
     assert index.largest(last, seen=True).tolist() == [5, 5]
+
+
+def test_terms_are_in_the_order_of_their_coefficients() -> None:
+    there = np.array([True, True, True])
+    step = Term((Atom.of("r", there, np.array([1, 3, 9])),))
+    inner = Term((Atom.of("i", np.array([True, True, False]), 3),))
+    index = Index(merged([term_of("B", 8), inner], [step, term_of("q", 1)]))
+    expected = ["B * 8 + i * 3 + r + q", "B * 8 + i * 3 + r * 3 + q", "r * 9 + B * 8 + q"]
+    assert [index.text(row) for row in range(3)] == expected
+    # A term that stands in several places is there once.
+    assert index.count.tolist() == [4, 4, 3]
+    assert index.largest({name: np.ones(3, np.int64) for name in "Biqr"}).tolist() == [13, 15, 18]
+
+
+def term_of(variable: str, coefficient: int) -> Term:
+    return Term((Atom.of(variable, np.array([True, True, True]), coefficient),))

@@ -13,8 +13,8 @@ strides depend on it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,10 +84,39 @@ class Term:
         """Where any of its atoms is."""
         return functools.reduce(np.logical_or, (atom.present for atom in self.atoms))
 
+    @property
+    def coefficient(self) -> Any:
+        """By what it is multiplied as a whole."""
+        return self.atoms[0].coefficient if len(self.atoms) == 1 else np.int64(1)
+
+    def where(self, mask: Mask) -> Term:
+        """The term where the mask holds, and nothing elsewhere."""
+        atoms = tuple(replace(atom, present=atom.present & mask) for atom in self.atoms)
+        return Term(atoms, self.modulus, self.divisor)
+
     def largest(self, last: Mapping[str, Ints], seen: bool = False) -> Any:
         """Its largest value if each variable goes from 0 to `last`; `seen` as for an index."""
         value = sum((atom.largest(last, seen) for atom in self.atoms), np.zeros(self.present.shape, np.int64))
         return _divided(value, self.modulus, self.divisor, seen)
+
+
+def merged(first: Sequence[Term], second: Sequence[Term]) -> tuple[Term, ...]:
+    """The terms of a sum in the order of the simplifier: larger coefficients first, those of equal ones as they stand.
+
+    Where a term stands depends on the schedule, so it may be there several times, each time in other schedules.
+
+    Args:
+        first: Terms in this order.
+        second: Other terms in this order, which come after those of the first with equal coefficients.
+    """
+    places: list[list[Term]] = [[] for _ in range(len(first) + 1)]
+    for term in second:
+        place = np.zeros(term.present.shape, np.int64)
+        for position, before in enumerate(first):
+            place = np.where(before.present & (before.coefficient >= term.coefficient), position + 1, place)
+        for position, terms in enumerate(places):
+            terms.append(term.where(place == position))
+    return (*places[0], *(each for term, after in zip(first, places[1:], strict=True) for each in (term, *after)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from ...statements.indices import Atom, Index, Ints, Mask, Term
+from ...statements.indices import Atom, Index, Ints, Mask, Term, merged
 from .fetches import Digit
 
 
@@ -79,36 +79,40 @@ def within(start: Sequence[Term], digit: Digit, window: Window, last: Mapping[st
         window: The window.
         last: The last iteration of each loop.
     """
-    index, undivided = Index((*start, *digit.terms)), Index(digit.undivided)
-    # TVM compares a quotient by itself before it simplifies it.
-    divided = functools.reduce(np.logical_or, (_is_divided(term) for term in digit.terms)) & (index.count == 1)
-    counts = NO_CONDITIONS
+    index, undivided = Index(merged(start, digit.terms)), Index(digit.undivided)
+    # TVM compares a quotient by itself before it simplifies it. Of whole vectors it is not known what that leaves.
+    alone = index.count == 1
+    divided = functools.reduce(np.logical_or, (_is_divided(term) for term in digit.terms)) & alone
+    counts = replace(NO_CONDITIONS, known=~(digit.vectors & alone)) if window != Window() else NO_CONDITIONS
     if window.low > 0:
-        alone = _at_least(undivided, window.low * digit.stride)
-        counts = counts + alone.where(divided, _at_least(index, np.full(divided.shape, window.low)))
+        before = _at_least(undivided, window.low * digit.stride)
+        counts = counts + before.where(divided, _at_least(index, np.full(divided.shape, window.low)))
     if window.high is not None:
-        alone = _below(undivided, window.high * digit.stride, last)
-        counts = counts + alone.where(divided, _below(index, np.full(divided.shape, window.high), last))
+        before = _below(undivided, window.high * digit.stride, last)
+        counts = counts + before.where(divided, _below(index, np.full(divided.shape, window.high), last))
     return counts
 
 
 def _is_divided(term: Term) -> Any:
     """Where a term is a quotient."""
-    if len(term.atoms) > 1:
+    (last, *others) = term.atoms
+    if others:
         return term.present & np.not_equal(term.divisor, 1)
-    (atom,) = term.atoms
-    return term.present & (atom.divisor != 1) & (atom.coefficient == 1)
+    return term.present & (last.divisor != 1) & (last.coefficient == 1)
 
 
 def _at_least(index: Index, low: Ints) -> Counts:
     """The condition `low <= index`, for a `low` of at least 1."""
-    adds, products, divisions = index.operations()
-    alone, known = index.count == 1, index.count > 0
+    known = _known(index)
     for term in index.terms:
-        if len(term.atoms) == 1:  # TVM would divide both sides
-            (atom,) = term.atoms
-            known = known & ~(alone & term.present & ((atom.coefficient != 1) | (atom.divisor != 1)))
-    return Counts(adds, products, divisions, np.ones_like(low), known)
+        known = known & ~((index.count == 1) & _is_divided(term))
+    return Counts(*index.operations(), np.ones_like(low), known)
+
+
+def _known(index: Index) -> Any:
+    """Where a comparison is known: TVM would take a factor out that all terms have."""
+    units = (term.present & (term.coefficient == 1) for term in index.terms)
+    return functools.reduce(np.logical_or, units, np.zeros_like(index.count, bool))
 
 
 def _below(index: Index, high: Ints, last: Mapping[str, Ints]) -> Counts:
@@ -116,7 +120,7 @@ def _below(index: Index, high: Ints, last: Mapping[str, Ints]) -> Counts:
     needed, limit = index.largest(last) >= high, high
     parts = [_part(term, last) for term in index.terms if len(term.atoms) > 1]
     parts += [_part(term, last) for term in index.terms if len(term.atoms) == 1]
-    known = index.count > 0
+    known = _known(index)
     # TVM divides by what all factors have in common, and leaves out a rest that is less than it, as often as it can.
     for _ in range(3):
         factor, several = limit, np.zeros_like(needed)
@@ -136,7 +140,10 @@ def _below(index: Index, high: Ints, last: Mapping[str, Ints]) -> Counts:
         limit = np.where(drop, limit // factor, limit)
     adds = sum(part.there * (1 + part.adds) for part in parts) - 1
     products = sum(part.there * ((part.scale != 1) + part.products) for part in parts)
-    divisions = sum(part.there * part.divisions for part in parts)
+    # Of one that is left it multiplies both sides by the divisor.
+    alone = sum(part.there.astype(np.int64) for part in parts) == 1
+    stripped = (part.there & alone & (part.scale == 1) & np.not_equal(part.divisor, 1) for part in parts)
+    divisions = sum(part.there * part.divisions for part in parts) - sum(mask.astype(np.int64) for mask in stripped)
     return Counts(adds * needed, products * needed, divisions * needed, needed.astype(np.int64), known | ~needed)
 
 

@@ -32,7 +32,7 @@ from ....errors import UnsupportedFunction
 from ....ir.contractions.contraction import multiplied_loads
 from ....ir.expressions import Expr, intrinsic, walk
 from ....ir.stages import Stage, shape_of
-from ...statements.indices import Atom, Index, Ints, Mask, Term
+from ...statements.indices import Atom, Index, Ints, Mask, Term, merged
 from ...statements.nests import (
     BLOCKS,
     BOTH,
@@ -169,7 +169,7 @@ class _Nests:
         digits, known = fetch.digits(shared.shape, self._with_gaps(operand))
         self.known &= known
         starts = [self._staged_from(dimension) for dimension in operand.dimensions]
-        indices = [Index((*start, *digit.terms)) for start, digit in zip(starts, digits, strict=True)]
+        indices = [Index(merged(start, digit.terms)) for start, digit in zip(starts, digits, strict=True)]
         source, indices, windows = self._source(position, indices)
         loops = (*_GRID, *self.steps, *names)
         last = {name: self.loops[name].extent - 1 for name in loops}
@@ -191,19 +191,20 @@ class _Nests:
     def _with_gaps(self, operand: Operand) -> Mask:
         """Where a block skips elements of an operand between those it reads, and TVM does not see how many it reads.
 
-        Of two elements it sees it if there is a loop over steps along them. What it sees of larger gaps is not known.
+        It does if it reads fewer than the loop over steps has iterations. What it sees of larger gaps is not known.
         """
         found = np.zeros(self.shape, bool)
         for dimension in operand.dimensions:
-            reduced = [axis for axis, _ in dimension if axis in self.reduced]
+            reduced = [(axis, factor) for axis, factor in dimension if axis in self.reduced]
             ones = np.ones(self.shape, np.int64)
-            window = math.prod((self._product(axis, 1) for axis in reduced), start=ones)
-            several = math.prod((self.levels[axis][0] for axis in reduced), start=ones) > 1
+            window = math.prod((self._product(axis, 1) for axis, _ in reduced), start=ones)
+            outside = math.prod((self.levels[axis][0] for axis, _ in reduced), start=ones)
             for axis, factor in dimension:
                 if axis in self.spatial:
                     steps = self._product(axis, 1)
-                    found |= (self.levels[axis][BLOCK] > 1) & (window < factor) & (steps > np.where(several, 2, 1))
-                    self.known = self.known & ((window >= factor) | (factor <= 2))
+                    found |= (self.levels[axis][BLOCK] > 1) & (steps > 1) & (window < factor) & (steps * 2 > outside)
+                    usual = factor <= 2 and all(dilation == 1 for _, dilation in reduced)
+                    self.known = self.known & ((window >= factor) | usual)
         return found
 
     def _product(self, axis: str, first: int) -> Ints:
@@ -215,8 +216,8 @@ class _Nests:
         spatial = [(axis, factor) for axis, factor in dimension if axis in self.spatial]
         if len(spatial) > 1:
             raise UnsupportedFunction("two axes of the results along one dimension")
-        terms = [self._grid_part(axis, _B, factor) for axis, factor in spatial]
-        return terms + [self._serial_part(axis, 0, factor) for axis, factor in dimension if axis in self.reduced]
+        reduced = [self._serial_part(axis, 0, factor) for axis, factor in dimension if axis in self.reduced]
+        return list(merged([self._grid_part(axis, _B, factor) for axis, factor in spatial], reduced))
 
     def _source(self, position: int, indices: list[Index]) -> tuple[Buffer, list[Index], list[Window]]:
         """What is fetched: the buffer, the indices in it, and the window of each outside of which are zeros."""
@@ -268,14 +269,15 @@ class _Nests:
 
     def _staged(self, dimension: Sequence[tuple[str, int]]) -> list[Term]:
         """The index of an operand in shared memory."""
-        terms = []
+        terms: tuple[Term, ...] = ()
         for axis, factor in dimension:
             if axis in self.spatial:
-                terms += [self._grid_part(axis, loop, factor) for loop in (_V, _T)]
-                terms += [self._serial_part(axis, level, factor) for level in (OUTER, INNER)]
+                own = [self._grid_part(axis, loop, factor) for loop in (_V, _T)]
+                own += [self._serial_part(axis, level, factor) for level in (OUTER, INNER)]
             else:
-                terms += [self._serial_part(axis, level, factor) for level in (1, 2)]
-        return terms
+                own = [self._serial_part(axis, level, factor) for level in (1, 2)]
+            terms = merged(terms, own)
+        return list(terms)
 
     def _results(self) -> Statement:
         """The statement that stores the results."""

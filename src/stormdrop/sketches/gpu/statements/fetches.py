@@ -27,11 +27,13 @@ class Digit:
         terms: Its terms.
         undivided: The terms before the division.
         stride: By what they are divided.
+        vectors: Where whole vectors lie along the dimension.
     """
 
     terms: tuple[Term, ...]
     undivided: tuple[Term, ...]
     stride: Ints
+    vectors: Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,7 @@ class Fetch:
             outermost = (before == 1) & ~remainders if position else before == 1
             terms, sure = self._digit(extent, stride, outermost)
             undivided, also = self._digit(extent * stride, one, outermost)
-            found.append(Digit(terms, undivided, stride))
+            found.append(Digit(terms, undivided, stride, (self.width > 1) & (stride == self.width)))
             known = known & sure & also
             before = before * extent
         return found, known
