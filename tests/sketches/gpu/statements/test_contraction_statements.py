@@ -67,6 +67,22 @@ def test_many_points_are_equal(name: str) -> None:
     assert compared(WORKLOADS[name], A100, GpuContraction(listing_1=True), 24, seed=1) > 0.5
 
 
+@pytest.mark.parametrize("name", ["matmul", "first", "gaps beside steps"])
+def test_a_batch_gives_what_its_points_give_one_by_one(name: str) -> None:
+    workload, sketch = WORKLOADS[name], GpuContraction(listing_1=True)
+    space = sketch.space(workload, A100)
+    assert space is not None
+    rng = np.random.default_rng(4)
+    points = [space.sample(rng) for _ in range(12)]
+    together = sketch.statements(workload, A100, space.columns(points))
+    assert together is not None
+    for point, rows, known in zip(points, *together, strict=True):
+        alone = sketch.statements(workload, A100, space.columns([point]))
+        assert alone is not None
+        np.testing.assert_array_equal(alone[0], rows[None])
+        assert alone[1].tolist() == [known]
+
+
 def test_points_are_equal_for_opencl() -> None:
     info = OpenClInfo(0, "Radeon RX 7900 XT", "AMD", "1", False, 256, 64 << 10, 84, 2400, True)
     target = OpenCl.of(info)
