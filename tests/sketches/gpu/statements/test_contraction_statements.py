@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tvm import te, tirx
 
 from stormdrop import operators, parse_machine
 from stormdrop.ir.workload import Workload
@@ -15,6 +16,15 @@ from stormdrop.sketches.gpu.contraction import GpuContraction
 from stormdrop.sketches.statement_features import extractor
 from stormdrop.space import Space
 from stormdrop.trial import Point
+
+
+def own_operands() -> Workload:
+    """A product of matrices to which one of its operands is added, and which is compared with the other."""
+    x, w, k = te.placeholder((96, 96), name="x"), te.placeholder((96, 96), name="w"), te.reduce_axis((0, 96))
+    product = te.compute((96, 96), lambda i, j: te.sum(x[i, k] * w[k, j], k), name="product")
+    y = te.compute((96, 96), lambda i, j: tirx.max(product[i, j], w[j, i]) + x[i, j], name="y")
+    return Workload.create("own operands", te.create_prim_func([x, w, y]))
+
 
 A100 = require_gpu(parse_machine("cuda/a100"))
 conv2d = operators.conv2d
@@ -30,6 +40,7 @@ WORKLOADS = {
     "gaps beside steps": conv2d(1, 55, 18, 5, 16, 1, 7, pad=3, stride=2),
     "gaps": conv2d(1, 56, 56, 64, 32, 1, 1, stride=2),
     "batch": conv2d(2, 57, 57, 24, 36, 3, 3, pad=1, stride=2),
+    "own operands": own_operands(),
     "depthwise": operators.depthwise_conv2d(1, 28, 28, 32, 3, 3, pad=1),
 }
 

@@ -98,6 +98,7 @@ class _Nests:
         self.shape = tilings.threads.shape
         self.known: Mask = (np.ones(self.shape) * knobs.get("parts", 1) * knobs.get("stages", 1)) == 1
         self.loops: dict[str, Loop] = {}
+        self.parameters: dict[str, Buffer] = {}
         yes = np.ones(self.shape, bool)
         for name, kind, extent in (
             (_B, BLOCKS, tilings.blocks),
@@ -122,6 +123,10 @@ class _Nests:
         statements = [self._fetch(position, buffer) for position, buffer in enumerate(shared)]
         statements += [self._products(shared), self._results()]
         return Nest(self.loops, statements, self.knobs["unroll"].astype(np.int64)), self.known
+
+    def _parameter(self, buffer: Any) -> Buffer:
+        """A parameter, which is the same buffer in all statements."""
+        return self.parameters.setdefault(buffer.name, Buffer(buffer.name, _item(buffer), shape_of(buffer)))
 
     def _serial(self, name: str, extent: Ints) -> None:
         self.loops[name] = Loop(extent, extent > 1)
@@ -224,7 +229,7 @@ class _Nests:
         load = self.loads[position]
         made = [stage for stage in self.producers if stage.buffer.same_as(load.source)]
         if not made:
-            return _parameter(load.source), indices, [Window()] * len(indices)
+            return self._parameter(load.source), indices, [Window()] * len(indices)
         (stage,) = made
         value, window = _padding(stage)
         by_var = {axis.var: (index, axis.var) for axis, index in zip(stage.axes, indices, strict=True)}
@@ -237,7 +242,7 @@ class _Nests:
             bounds.append(window.pop(variable, Window()))
         if window or len(value.indices) != len(stage.axes):
             raise UnsupportedFunction("padding along an axis that is not read")
-        return _parameter(value.source), moved, bounds
+        return self._parameter(value.source), moved, bounds
 
     def _products(self, shared: Sequence[Buffer]) -> Statement:
         """The statement that adds a product."""
@@ -294,7 +299,7 @@ class _Nests:
         if epilogue is None:
             result = [_place(index, places) for index in stage.indices]
             mine = [_place(index, local) for index in stage.indices]
-            accesses = [Access(_parameter(stage.buffer), WRITE, [result]), Access(self.sums, READ, [mine])]
+            accesses = [Access(self._parameter(stage.buffer), WRITE, [result]), Access(self.sums, READ, [mine])]
             return Statement(loops, accesses, _counts([], mine))
         result = [_place(index, places) for index in epilogue.indices]
         reads: dict[str, tuple[Buffer, list[list[Index]]]] = {}
@@ -305,7 +310,7 @@ class _Nests:
                 of_sums = node.source.same_as(stage.buffer)
                 if of_sums and [*node.indices] != [axis.var for axis in epilogue.axes]:
                     raise UnsupportedFunction("sums that are read in another order")
-                buffer = self.sums if of_sums else _parameter(node.source)
+                buffer = self.sums if of_sums else self._parameter(node.source)
                 found = [_place(index, local if of_sums else places) for index in node.indices]
                 reads.setdefault(buffer.name, (buffer, []))[1].append(found)
                 indices += found
@@ -313,7 +318,7 @@ class _Nests:
                 floats.append(_FLOATS[type(node)])
             elif not isinstance(node, FloatImm | Var | IntImm):
                 raise UnsupportedFunction(f"an epilogue with a {type(node).__name__}")
-        accesses = [Access(_parameter(epilogue.buffer), WRITE, [result])]
+        accesses = [Access(self._parameter(epilogue.buffer), WRITE, [result])]
         accesses += [Access(buffer, READ, elements) for buffer, elements in reads.values()]
         return Statement(loops, accesses, _counts(floats, indices))
 
@@ -338,10 +343,6 @@ def _output(axis: str) -> str:
 
 def _item(buffer: Any) -> int:
     return np.dtype(str(buffer.dtype)).itemsize
-
-
-def _parameter(buffer: Any) -> Buffer:
-    return Buffer(buffer.name, _item(buffer), shape_of(buffer))
 
 
 def _multiplied(stage: Stage) -> tuple[Any, Any]:
