@@ -7,6 +7,7 @@ shapes of a call  ->  a size that has them
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ArtifactError, InputError, one_line
+from .open_size import OpenSize, Sizes
 from .sizes import Size, lacking_size, shapes_in_words
 
 Array = NDArray[Any]
@@ -27,15 +29,18 @@ class Wanted:
     Args:
         index: Its position.
         size: The size.
+        opened: The range that it is of, and its parameters; None for a size that the model was compiled for.
 
     Attributes:
-        index: Its position.
+        index: Its position; sizes of ranges follow those that the model was compiled for.
+        size: The size.
+        opened: As given.
         inputs: Name, type and shape of each input.
         outputs: Name, type and shape of each output.
     """
 
-    def __init__(self, index: int, size: Size) -> None:
-        self.index = index
+    def __init__(self, index: int, size: Size, opened: tuple[OpenSize, Sizes] | None = None) -> None:
+        self.index, self.size, self.opened = index, size, opened
         self.inputs = [(info.name, dtype_of(info.dtype), info.shape) for info in size.inputs]
         self.outputs = [(info.name, dtype_of(info.dtype), info.shape) for info in size.outputs]
 
@@ -62,6 +67,7 @@ class CallInputs:
         sizes: All of its sizes.
         batched: The inputs along whose first axis a call may have fewer rows than a size.
         ignored: The names of the inputs that the user's model has and does not use: a call may give them.
+        opens: The ranges of sizes at which it runs, too.
 
     Attributes:
         names: The names of the inputs.
@@ -72,13 +78,15 @@ class CallInputs:
     """
 
     def __init__(
-        self, name: str, sizes: Sequence[Size], batched: Sequence[str] = (), ignored: Sequence[str] = ()
+        self, name: str, sizes: Sequence[Size], batched: Sequence[str] = (), ignored: Sequence[str] = (),
+        opens: Sequence[OpenSize] = (),
     ) -> None:
         self.sizes = sizes
         self.names = [info.name for info in sizes[0].inputs]
-        self._name, self._batched, self._ignored = name, batched, ignored
+        self._name, self._batched, self._ignored, self._opens = name, batched, ignored, opens
         self._wanted = [Wanted(index, size) for index, size in enumerate(sizes)]
-        self._only = self._wanted[0] if len(sizes) == 1 else None
+        self._only = self._wanted[0] if len(sizes) == 1 and not opens else None
+        self._indices = itertools.count(len(sizes))
         self._by_shapes: dict[tuple[tuple[int, ...], ...], tuple[Wanted, int | None]] = {
             size.shapes: (wanted, None) for size, wanted in zip(sizes, self._wanted, strict=True)
         }
@@ -151,8 +159,19 @@ class CallInputs:
         shapes = tuple([value.shape for value in given])
         known = self._by_shapes.get(shapes)
         if known is None:
-            known = self._by_shapes[shapes] = self._padded(shapes)
+            known = self._opened(shapes)
+            known = self._by_shapes[shapes] = self._padded(shapes) if known is None else (known, None)
         return known
+
+    def _opened(self, shapes: tuple[tuple[int, ...], ...]) -> Wanted | None:
+        """The size of a range with these shapes."""
+        for each in self._opens:
+            parameters = each.parameters(shapes)
+            if parameters is not None:
+                inputs = tuple(tensor.at(parameters) for tensor in each.inputs)
+                outputs = tuple(tensor.at(parameters) for tensor in each.outputs)
+                return Wanted(next(self._indices), Size(inputs, outputs), (each, parameters))
+        return None
 
     def _checked(self, wanted: tuple[str, Any, tuple[int, ...]], value: Array, rows: int | None) -> Array:
         """An input of the right shape and type, in the byte order of this machine."""

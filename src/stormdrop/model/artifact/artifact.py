@@ -119,12 +119,12 @@ class CompiledModel(CallableModel):
             InputError: `threads` is no number from 1 to the usable cores.
         """
         self.threads = checked_threads(threads)
+        self._program = program
         self.metadata = metadata
         self.symbols = dict(symbols or {})
         self.foreign = foreign or OnnxruntimeParts()
         self.digest: str | None = None
         self.folder: Path | None = None
-        self._program = program
         self._make_ready()
 
     def _make_ready(self) -> None:
@@ -287,7 +287,8 @@ class CompiledModel(CallableModel):
     @metadata.setter
     def metadata(self, metadata: Metadata) -> None:
         self._metadata = metadata
-        self._inputs = CallInputs(metadata.name, metadata.all_sizes, metadata.batched, metadata.ignored)
+        sizes, opens = metadata.all_sizes, self._program.opens
+        self._inputs = CallInputs(metadata.name, sizes, metadata.batched, metadata.ignored, opens)
 
     @property
     def program(self) -> Program:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from ...machine.process.forks import check_threads
 from ...runtime.calls import ModelCalls, Observer
-from ...runtime.inputs import Array, Given
+from ...runtime.inputs import Array, Given, Wanted
+from ...runtime.open_size import Cut
 from ...runtime.parts import RunPart
+from ...runtime.program import SizeProgram
 from ..program.compiled import CompiledProgram
 from ..program.executor import Execution, Kernels
 from .call_inputs import placed
-from .machines import Entry, Machine, Machines, machine_of
+from .machines import Entry, Machine, Machines
 from .metadata import Metadata
 
 
@@ -38,12 +40,18 @@ class InProcessCalls(ModelCalls):
         run_part: RunPart | None,
         observer: Observer | None = None,
     ) -> None:
-        self._anywhere, self._sizes, self._threads = metadata.anywhere, metadata.all_sizes, threads
+        self._anywhere, self._threads = metadata.anywhere, threads
         self._made_of = compiled, metadata, threads, run_part
         kernels = Kernels(compiled)
 
+        def entry(wanted: Wanted) -> Entry:
+            program, cuts = _program_of(compiled, wanted)
+            return Entry(Execution(compiled, kernels, program, cuts, run_part, observer), {})
+
+        first = Wanted(0, metadata.all_sizes[0])
+
         def machine() -> Machine:
-            return machine_of(lambda size: Entry(Execution(compiled, kernels, size, run_part, observer), {}))
+            return Machine(entry, first)
 
         self.machines = Machines(machine)
 
@@ -53,12 +61,20 @@ class InProcessCalls(ModelCalls):
     def __call__(self, given: Given) -> list[Array]:
         check_threads()
         wanted, rows, arrays = given
-        infos = self._sizes[wanted.index].inputs
+        infos = wanted.size.inputs
 
         def call(machine: Machine) -> list[Array]:
-            execution, copies = machine(wanted.index)
+            execution, copies = machine(wanted)
             places = [placed(info, one, self._anywhere, copies) for info, one in zip(infos, arrays, strict=True)]
             values = execution.run([address for address, _ in places], [array for _, array in places])
             return [(value if rows is None else value[:rows]).copy() for value in values]
 
         return self.machines.call(self._threads, call)
+
+
+def _program_of(compiled: CompiledProgram, wanted: Wanted) -> tuple[SizeProgram, list[Cut]]:
+    """The program of a size, and the constants that it needs besides those of the model."""
+    if wanted.opened is None:
+        return compiled.program.sizes[wanted.index], []
+    opened, parameters = wanted.opened
+    return opened.at(parameters, len(compiled.program.constants))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ import tvm_ffi
 
 from ...machine.sharing.core_shares import CoreShares
 from ...machine.threads import thread_count
+from ...runtime.inputs import Wanted
 from ..program.executor import Execution
 from .call_inputs import Copies
 from .callers import run_elsewhere, runs_kernels
@@ -44,15 +46,37 @@ class Entry(NamedTuple):
     copies: Copies
 
 
-Machine = Callable[[int], Entry]
-"""A machine that is ready for a call: it gives what runs a size of the model, by the position of the size."""
+_KEPT = 8
+"""How many sizes of ranges a machine keeps ready. Each has its own memory."""
 
 
-def machine_of(make: Callable[[int], Entry]) -> Machine:
-    """A machine that makes what runs a size at the first call of the size; that of the first size is made now."""
-    machine = functools.cache(make)
-    machine(0)
-    return machine
+class Machine:
+    """A machine that is ready for a call. It makes what runs a size at the first call of the size.
+
+    What runs a size that the model was compiled for is kept; of those of ranges, the ones that were used last.
+
+    Args:
+        make: Makes what runs a size.
+        first: The size that is made now.
+    """
+
+    def __init__(self, make: Callable[[Wanted], Entry], first: Wanted) -> None:
+        self._make = make
+        self._listed: dict[int, Entry] = {first.index: make(first)}
+        self._of_ranges: OrderedDict[int, Entry] = OrderedDict()
+
+    def __call__(self, wanted: Wanted) -> Entry:
+        """What runs a size."""
+        if wanted.opened is None:
+            entry = self._listed.get(wanted.index)
+            if entry is None:
+                entry = self._listed[wanted.index] = self._make(wanted)
+            return entry
+        entry = self._of_ranges.pop(wanted.index, None) or self._make(wanted)
+        self._of_ranges[wanted.index] = entry
+        if len(self._of_ranges) > _KEPT:
+            self._of_ranges.popitem(last=False)
+        return entry
 
 
 class Machines:

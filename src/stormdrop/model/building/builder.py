@@ -18,6 +18,7 @@ from tvm_ffi import structural_walk
 
 from ...codegen.gpu_lowering import lower_for_gpu
 from ...errors import SpaceError, one_line
+from ...ir.workload import Workload
 from ...machine.contract import Machine
 from ...machine.cpu import Cpu
 from ...machine.gpu import Gpu
@@ -33,9 +34,11 @@ from ..graph.onnx_origin import origin_of
 from ..graph.place import Place
 from ..inputs.combinations import GivenShapes, is_list
 from ..inputs.inputs import Values
+from ..open_sizes.open_program import Compiled, open_program
 from ..verification.verify import Verification
 from .board import Board, BoardModel
 from .compile import CreateModel, PlacedVariant, apply_variants, build, plain_schedules
+from .fallback import schedule_fallback
 from .kernel_library import KernelLibrary
 from .stand_in import stand_in_for
 from .tuned_task import Choice, TunedTask, TunedTasks
@@ -96,6 +99,40 @@ class ModelBuilder:
             library=self.library,
             create=self._create,
         )
+
+    def opened(self, model: CompiledModel, combination: Mapping[int, Choice], last: int) -> CompiledModel:
+        """A model of a combination that runs at each size of a range, besides those that it was compiled for.
+
+        Args:
+            model: The model, which `build` has made.
+            combination: The schedules of its tasks.
+            last: The largest size of the range.
+
+        Raises:
+            ModelError: Its kernels are others at other sizes.
+        """
+        plain = plain_schedules(self._target)
+
+        def schedule_plainly(_: int, function: tirx.PrimFunc) -> Variant:
+            return Variant(plain(function).function)
+
+        def schedule_without_vectors(_: int, function: tirx.PrimFunc) -> Variant:
+            return Variant(schedule_fallback(function, lanes=1).function)
+
+        def schedule(index: int, function: tirx.PrimFunc) -> Variant:
+            choice = combination.get(index, PLAIN)
+            if choice == PLAIN:
+                return schedule_plainly(index, function)
+            task, (name, config) = self._graph.tasks[index], choice
+            workload = Workload.create(task.name, function, task.constants)
+            return self._schedules[index].sketch(name).apply(workload, self._target, config)
+
+        program = model._program
+        kernels = {name: self.library.function(name) for name in program.program.kernels}
+        compiled = Compiled(self._graph, program, model.symbols, kernels)
+        opens, modules = open_program(compiled, [schedule, schedule_plainly, schedule_without_vectors], last, self.library)
+        program = replace(program, opens=opens, modules=list(dict.fromkeys([*program.modules, *modules])))
+        return self._create(program, model.metadata, model.symbols, model.foreign)
 
     def executable(self, model: CompiledModel, combination: Mapping[int, Choice]) -> CompiledModel:
         """The model of a combination as this machine can run it: itself, or what stands in for it; see `StandIn`."""

@@ -68,6 +68,10 @@ class KernelLibrary:
                 self._symbols[key], self._functions[symbol] = symbol, plain
             return self._symbols[key]
 
+    def function(self, symbol: str) -> tirx.PrimFunc:
+        """The scheduled function of a symbol."""
+        return self._functions[symbol]
+
     def modules(self, functions: Mapping[str, tirx.PrimFunc]) -> list[Any]:
         """Modules that hold the code of these functions, and perhaps of others: TVM's, or `DeviceModule`s for a GPU.
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...runtime.device.code import DeviceCode
 from ...runtime.library import Library
+from ...runtime.open_size import OpenSize
 from ...runtime.program import Program
 
 
@@ -37,6 +38,7 @@ class CompiledProgram:
         constants: The bytes of each constant, in the order of `Program.constants`.
         native: The library that executes the program.
         device: The kernels, if a GPU executes them.
+        opens: The programs of ranges of sizes. Their kernels are in the modules, too.
     """
 
     program: Program
@@ -44,3 +46,12 @@ class CompiledProgram:
     constants: Sequence[NDArray[np.uint8]]
     native: NativeCode | None = None
     device: DeviceCode | None = None
+    opens: tuple[OpenSize, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The symbols of all kernels, those of ranges of sizes included."""
+        opened = (
+            name for each in self.opens for step in each.steps if step.kind == "kernel" for _, name in step.names
+        )
+        return tuple(dict.fromkeys([*self.program.kernels, *opened]))

@@ -20,7 +20,8 @@ from ...errors import ModelError
 from ...runtime.calls import Observer
 from ...runtime.inputs import Array
 from ...runtime.parts import RunPart
-from ...runtime.program import Step, View, bits_of, bytes_of, offsets_of
+from ...runtime.open_size import Cut
+from ...runtime.program import SizeProgram, Step, View, bits_of, bytes_of, offsets_of
 from ...runtime.sizes import OPEN
 from .compiled import CompiledProgram
 from .memory import aligned_memory
@@ -59,7 +60,7 @@ class Kernels:
 
     def __init__(self, compiled: CompiledProgram) -> None:
         self.run_steps = run_steps_of(compiled.modules)
-        self._functions = {name: function_of(compiled.modules, name) for name in compiled.program.kernels}
+        self._functions = {name: function_of(compiled.modules, name) for name in compiled.kernels}
         self.addresses = {name: int(each.__chandle__()) for name, each in self._functions.items()}
 
 
@@ -69,7 +70,8 @@ class Execution:
     Args:
         compiled: The program.
         kernels: Its kernels.
-        size: The position of the size.
+        size: The program of the size.
+        cuts: The constants that it needs besides those of the model.
         run_part: Runs the parts that kernels do not compute.
         observer: Is told of each step.
     """
@@ -78,11 +80,12 @@ class Execution:
         self,
         compiled: CompiledProgram,
         kernels: Kernels,
-        size: int,
+        size: SizeProgram,
+        cuts: Sequence[Cut] = (),
         run_part: RunPart | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self._size = compiled.program.sizes[size]
+        self._size = size
         self._kernels, self._run_part, self._observer = kernels, run_part, observer
         outputs = [bytes_of(info.shape, info.dtype) for info in self._size.outputs]
         blocks = [*self._size.storage, *outputs]
@@ -92,7 +95,7 @@ class Execution:
         self._pieces = {
             "storage": pieces[: len(self._size.storage)],
             "output": pieces[len(self._size.storage) :],
-            "constant": compiled.constants,
+            "constant": [*compiled.constants, *(_cut(compiled, cut) for cut in cuts)],
         }
         self._arrays = [self._array(view) for view in self._size.views]
         self.outputs = [
@@ -212,6 +215,16 @@ class Execution:
 
     def _results(self, made: Mapping[int, Array]) -> Sequence[Array]:
         return [made[index] if array is None else array for index, array in enumerate(self.outputs)]
+
+
+def _cut(compiled: CompiledProgram, cut: Cut) -> Array:
+    """The bytes of the first part of a constant."""
+    whole = compiled.program.constants[cut.constant]
+    array = _array_in(compiled.constants[cut.constant], whole.bytes, whole.shape, whole.dtype)
+    part = array[tuple(slice(extent) for extent in cut.shape)]
+    memory = aligned_memory(part.nbytes)
+    memory[:] = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+    return memory
 
 
 def _address(array: Array) -> int:

@@ -88,7 +88,10 @@ def fold_constants(graph: ir.Model) -> None:
 
 
 class _Folding(FoldConstantsPass):
-    """Infers the shapes of a node only if one of them is open. What it computes has the type that the standard says."""
+    """Infers the shapes of a node only if one of them is open.
+
+    What it computes has the type that the standard says, and its own shape.
+    """
 
     def process_node(self, node: ir.Node, is_function: bool) -> Any:
         # What onnxscript makes of sequences has operators of opset 13, whatever the model's opset is.
@@ -101,6 +104,9 @@ class _Folding(FoldConstantsPass):
         if isinstance(output_array, np.ndarray) and known is not None:
             # onnx's evaluator adds up integers of 32 bits in NumPy, which makes 64 of them.
             output_array = output_array.astype(known.dtype.numpy(), copy=False)
+        if isinstance(output_array, np.ndarray):
+            # What was inferred before the inputs were constants may have open extents, which a constant would keep.
+            node.outputs[0].shape = ir.Shape(output_array.shape)
         return super()._prepare_folded_tensor(node, output_name, output_array)
 
     def _do_inference(self, node: ir.Node) -> None:

@@ -1,0 +1,59 @@
+"""A range of sizes in the place of a size: the model then runs at each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from ...errors import InputError
+
+_STEP = 4
+"""From one size that is compiled to the next one. The schedules of a size are used until the next one."""
+
+
+class Range(Collection[int]):
+    """All sizes from one to another.
+
+    A model is compiled and tuned for a few of them: those up to four; 5, 17, 65 and so on; and the last one. One more than
+    a power of two leaves a tail behind its tiles, as most sizes of a range do.
+
+    Args:
+        first: The least size.
+        last: The largest one.
+
+    Raises:
+        InputError: They are no sizes, or the first one is not less than the last one.
+
+    Example:
+        >>> list(Range(1, 512))
+        [512, 1, 2, 3, 4, 5, 17, 65, 257]
+        >>> 77 in Range(1, 512)
+        True
+    """
+
+    def __init__(self, first: int, last: int) -> None:
+        if not (isinstance(first, int) and isinstance(last, int) and 1 <= first < last):
+            raise InputError(f"a range of sizes is from one whole number to a larger one, from 1 on, not {first} to {last}")
+        self.first, self.last = first, last
+
+    def __iter__(self) -> Iterator[int]:
+        """The sizes that are compiled, the largest first."""
+        compiled = {self.first}
+        size = self.first + 1
+        while size < self.last:
+            compiled.add(size)
+            size = size + 1 if size <= _STEP else (size - 1) * _STEP + 1
+        yield self.last
+        yield from sorted(compiled)
+
+    def __len__(self) -> int:
+        """How many sizes are compiled."""
+        return sum(1 for _ in self)
+
+    def __contains__(self, size: Any) -> bool:
+        """Whether it is a size of the range."""
+        return isinstance(size, int) and self.first <= size <= self.last
+
+    def __repr__(self) -> str:
+        """As it is written in Python."""
+        return f"Range({self.first}, {self.last})"

@@ -1,0 +1,205 @@
+"""The program of a model at any size of a range: plain data, of which a call makes the program at its own size.
+
+    view float32[1, n, 384] of storage 2        at n = 100:    view float32[1, 100, 384] of storage 2
+    storage 2: the largest of its views                        storage 2: 153,600 bytes
+
+Its kernels take their extents from the shapes of their arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .program import Kind, Memory, SizeProgram, Step, View, bytes_of
+from .sizes import TensorInfo
+
+Sizes = Mapping[str, int]
+"""The value of each parameter, by its name."""
+
+Factors = tuple[tuple[tuple[str, ...], int], ...]
+"""Products of parameters, each as their names, with its factor."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A whole number that may depend on parameters: a sum of products of them, divided, rounded down, and multiplied.
+
+    Attributes:
+        factors: The products, each as the names of its parameters, with its factor. The empty product is the constant.
+        divisor: By what the sum is divided.
+        times: By what the quotient is multiplied.
+    """
+
+    factors: Factors
+    divisor: int = 1
+    times: int = 1
+
+    @property
+    def open(self) -> bool:
+        """Whether it depends on a parameter."""
+        return any(names for names, _ in self.factors)
+
+    def at(self, sizes: Sizes) -> int:
+        """The number at these sizes.
+
+        Example:
+            >>> Terms(((("n",), 1), ((), 15)), 16).at({"n": 33})
+            3
+        """
+        total = sum(factor * math.prod(sizes[name] for name in names) for names, factor in self.factors)
+        return total // self.divisor * self.times
+
+
+Shape = tuple[Terms, ...]
+
+
+@dataclass(frozen=True)
+class OpenTensor:
+    """An input or output of a model.
+
+    Attributes:
+        name: Its name.
+        shape: Its shape.
+        dtype: The name of its type.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+
+    def at(self, sizes: Sizes) -> TensorInfo:
+        """The tensor at these sizes."""
+        return TensorInfo(self.name, _at(self.shape, sizes), self.dtype)
+
+
+@dataclass(frozen=True)
+class OpenView:
+    """A tensor in memory, as `View`.
+
+    Attributes:
+        memory: The kind of memory it lies in.
+        index: Which input, output, block of storage, or constant that is.
+        offset: Where it begins there, in bytes.
+        shape: Its shape. That of a constant is the first part of the constant along each axis.
+        dtype: The name of its type.
+        tensor: A number that all views of one tensor share.
+    """
+
+    memory: Memory
+    index: int
+    offset: Terms
+    shape: Shape
+    dtype: str
+    tensor: int
+
+
+@dataclass(frozen=True)
+class OpenStep:
+    """One step of an execution, as `Step`.
+
+    Attributes:
+        kind: As that of a step.
+        names: What it is, up to which value of the parameter: the first one that is not exceeded counts.
+        reads: The views that are read.
+        writes: The views that are written.
+    """
+
+    kind: Kind
+    names: tuple[tuple[int, str], ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+    def at(self, extent: int) -> Step:
+        """The step at a value of the parameter."""
+        return Step(self.kind, next(name for last, name in self.names if extent <= last), self.reads, self.writes)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A constant of which a size needs the first part along each axis.
+
+    Attributes:
+        constant: The position of the constant.
+        shape: The shape of that part.
+    """
+
+    constant: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OpenSize:
+    """The program of a model at any size of a range.
+
+    Attributes:
+        first: The least value of each parameter.
+        last: The largest one.
+        inputs: What it takes.
+        outputs: What it gives.
+        blocks: How many blocks of storage it has.
+        views: The tensors that steps read and write.
+        steps: The steps, in the order of an execution.
+    """
+
+    first: Mapping[str, int]
+    last: Mapping[str, int]
+    inputs: tuple[OpenTensor, ...]
+    outputs: tuple[OpenTensor, ...]
+    blocks: int
+    views: tuple[OpenView, ...]
+    steps: tuple[OpenStep, ...]
+
+    def parameters(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int] | None:
+        """The parameters of a call; None if it is none of this range.
+
+        Args:
+            shapes: The shapes of the inputs.
+        """
+        found: dict[str, int] = {}
+        for tensor, shape in zip(self.inputs, shapes, strict=True):
+            if len(tensor.shape) != len(shape):
+                return None
+            for terms, extent in zip(tensor.shape, shape, strict=True):
+                (names, factor), *others = terms.factors
+                if len(names) == 1 and factor == 1 and not others:
+                    found.setdefault(names[0], extent)
+        if any(not self.first[name] <= found.get(name, 0) <= self.last[name] for name in self.first):
+            return None
+        return found if all(each.at(found).shape == shape for each, shape in zip(self.inputs, shapes, strict=True)) else None
+
+    def at(self, sizes: Sizes, constants: int) -> tuple[SizeProgram, list[Cut]]:
+        """The program at a size.
+
+        Args:
+            sizes: The parameters.
+            constants: How many constants the model has.
+
+        Returns:
+            The program, and the constants that it needs besides those of the model: their positions follow these.
+        """
+        cuts: list[Cut] = []
+        storage = [0] * self.blocks
+        views = []
+        for view in self.views:
+            shape, index = _at(view.shape, sizes), view.index
+            if view.memory == "constant" and any(terms.open for terms in view.shape):
+                cut = Cut(view.index, shape)
+                if cut not in cuts:
+                    cuts.append(cut)
+                index = constants + cuts.index(cut)
+            offset = view.offset.at(sizes)
+            if view.memory == "storage":
+                storage[index] = max(storage[index], offset + bytes_of(shape, view.dtype))
+            views.append(View(view.memory, index, offset, shape, view.dtype, view.tensor))
+        inputs = tuple(each.at(sizes) for each in self.inputs)
+        outputs = tuple(each.at(sizes) for each in self.outputs)
+        (extent,) = sizes.values()
+        steps = tuple(step.at(extent) for step in self.steps)
+        return SizeProgram(inputs, outputs, tuple(storage), tuple(views), steps), cuts
+
+
+def _at(shape: Shape, sizes: Sizes) -> tuple[int, ...]:
+    return tuple(terms.at(sizes) for terms in shape)
