@@ -145,7 +145,7 @@ class KernelsAlone:
         found = [self._loops.empty if empty else getattr(self._kernels, f"__tvm_ffi_{name}") for name in names]
         self.addresses = dict(zip(names, map(_address, found), strict=True))
         kernels: Any = self  # an execution asks for `addresses` and `run_steps`
-        self._execution = Execution(compiled, kernels, 0)
+        self._execution = Execution(compiled, kernels, compiled.program.sizes[0])
         self._inputs = [aligned(inputs[info.name]) for info in metadata.inputs]
         self._places = list(map(address_of, self._inputs))
         self.run()

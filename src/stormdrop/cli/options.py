@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ import typer
 from ..errors import ArtifactError, InputError, ModelError, OperatorError
 from ..model.artifact.artifact_files import check_writable
 from ..model.inputs.combinations import MOST_SIZES
+from ..model.inputs.open_range import Range
 from ..search import names, names_with
 from ..search.presets import PAPER
 from ..tuning.duration import seconds_of
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from ..records import BufferedStore
 
 _SIZE = "0*[1-9][0-9]{0,17}"
-_SIZES = f"{_SIZE}(?:-{_SIZE}(?::{_SIZE})?)?"
-"""A size, or a range of them with a step."""
+_SIZES = f"{_SIZE}(?:-{_SIZE}(?::{_SIZE})?|:{_SIZE})?"
+"""A size, several with a step between them, or all from one to another."""
 _ONE_SHAPE = rf"(.+?)=({_SIZES}(?:[x,]{_SIZES})*)(?:[,;\s]+|$)"
 """One input with its sizes; a name may hold anything. Commas stand for each x if there is no x."""
 
@@ -235,13 +236,15 @@ def arguments(words: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def shapes(words: Sequence[str]) -> dict[str, tuple[int | tuple[int, ...], ...]]:
+def shapes(words: Sequence[str]) -> dict[str, tuple[int | Collection[int], ...]]:
     """`["data=1,4x3x224x224,mask=1x224"]` as a mapping: a dimension with several sizes has a tuple of them.
+
+    All sizes from one to another, as in `ids=1x1:512`, are a `Range`.
 
     Raises:
         InputError: A word has another form, or a range is empty or too long.
     """
-    by_input: dict[str, tuple[int | tuple[int, ...], ...]] = {}
+    by_input: dict[str, tuple[int | Collection[int], ...]] = {}
     for word in words:
         for name, sizes in _each_shape(word):
             if name in by_input:
@@ -312,10 +315,12 @@ def one_size(words: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(size for size in shape if isinstance(size, int)) for name, shape in given.items()}
 
 
-def _sizes(name: str, text: str) -> int | tuple[int, ...]:
+def _sizes(name: str, text: str) -> int | Collection[int]:
     """The size or sizes of a dimension. Raises `InputError` for a range that is empty or too long."""
     if text.isdigit():
         return int(text)
+    if re.fullmatch(r"\d+:\d+", text):
+        return Range(*map(int, text.split(":")))
     sizes: list[int] = []
     for part in text.split(","):
         first, _, rest = part.partition("-")

@@ -28,6 +28,7 @@ from .importer.any_model import Model, import_model
 from .inputs.combinations import GivenShapes
 from .inputs.given import Data
 from .inputs.inputs import Values
+from .inputs.open_range import check_range, has_range
 from .passes.attention import with_attention
 from .precision.choice import in_precision
 from .tuning.result import CompileResult
@@ -136,6 +137,7 @@ def compile_model_with(
     if native:
         check_native(machine)
     check_nvcc(machine)
+    check_range(shapes, machine, native)
     with run.phase("import"):
         run.say("importing", checking=True)
         source = source_of(model)
@@ -164,7 +166,7 @@ def compile_model_with(
         built = builder.build(builder.winners)
     with run.phase("verify"):
         run.say("verifying")
-        right = Verifier(builder, references, out, native, options.seed)
+        right = Verifier(builder, references, out, native, options.seed, has_range(shapes))
         verified = verified_or_repaired(graph, builder, built, builder.winners, right, run.say)
         report = chosen_precision.report(builder.executable(verified.model, verified.combination))
     return CompileResult(

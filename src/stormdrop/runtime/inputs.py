@@ -7,7 +7,6 @@ shapes of a call  ->  a size that has them
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ class Wanted:
         opened: The range that it is of, and its parameters; None for a size that the model was compiled for.
 
     Attributes:
-        index: Its position; sizes of ranges follow those that the model was compiled for.
+        index: Its position among those that the model was compiled for; -1 for a size of a range.
         size: The size.
         opened: As given.
         inputs: Name, type and shape of each input.
@@ -68,6 +67,7 @@ class CallInputs:
         batched: The inputs along whose first axis a call may have fewer rows than a size.
         ignored: The names of the inputs that the user's model has and does not use: a call may give them.
         opens: The ranges of sizes at which it runs, too.
+        listed: Whether a call at one of `sizes` is one of that size. Else it is one of its range.
 
     Attributes:
         names: The names of the inputs.
@@ -78,17 +78,21 @@ class CallInputs:
     """
 
     def __init__(
-        self, name: str, sizes: Sequence[Size], batched: Sequence[str] = (), ignored: Sequence[str] = (),
+        self,
+        name: str,
+        sizes: Sequence[Size],
+        batched: Sequence[str] = (),
+        ignored: Sequence[str] = (),
         opens: Sequence[OpenSize] = (),
+        listed: bool = True,
     ) -> None:
         self.sizes = sizes
         self.names = [info.name for info in sizes[0].inputs]
         self._name, self._batched, self._ignored, self._opens = name, batched, ignored, opens
         self._wanted = [Wanted(index, size) for index, size in enumerate(sizes)]
         self._only = self._wanted[0] if len(sizes) == 1 and not opens else None
-        self._indices = itertools.count(len(sizes))
         self._by_shapes: dict[tuple[tuple[int, ...], ...], tuple[Wanted, int | None]] = {
-            size.shapes: (wanted, None) for size, wanted in zip(sizes, self._wanted, strict=True)
+            size.shapes: (wanted, None) for size, wanted in zip(sizes, self._wanted, strict=True) if listed
         }
 
     def __call__(self, feeds: Any) -> Given:
@@ -159,8 +163,8 @@ class CallInputs:
         shapes = tuple([value.shape for value in given])
         known = self._by_shapes.get(shapes)
         if known is None:
-            known = self._opened(shapes)
-            known = self._by_shapes[shapes] = self._padded(shapes) if known is None else (known, None)
+            opened = self._opened(shapes)
+            known = self._by_shapes[shapes] = self._padded(shapes) if opened is None else (opened, None)
         return known
 
     def _opened(self, shapes: tuple[tuple[int, ...], ...]) -> Wanted | None:
@@ -170,7 +174,7 @@ class CallInputs:
             if parameters is not None:
                 inputs = tuple(tensor.at(parameters) for tensor in each.inputs)
                 outputs = tuple(tensor.at(parameters) for tensor in each.outputs)
-                return Wanted(next(self._indices), Size(inputs, outputs), (each, parameters))
+                return Wanted(-1, Size(inputs, outputs), (each, parameters))
         return None
 
     def _checked(self, wanted: tuple[str, Any, tuple[int, ...]], value: Array, rows: int | None) -> Array:
@@ -199,8 +203,18 @@ class CallInputs:
         holding = [(count, index) for count, index in holding if count > min(rows)]
         if not holding:
             wanted = shapes_in_words(dict(zip(self.names, shapes, strict=True)))
-            raise InputError(f"{self._name} {lacking_size(self.sizes, self._batched, wanted)}")
+            raise InputError(f"{self._name} {lacking_size(self.sizes, self._batched, wanted)}{self._ranges()}")
         return self._wanted[min(holding)[1]], min(rows)
+
+    def _ranges(self) -> str:
+        """The end of a message that says from where to where the ranges go, one behind the other."""
+        if not self._opens:
+            return ""
+        bounds = [
+            shapes_in_words({tensor.name: tensor.at(sizes).shape for tensor in each.inputs})
+            for each, sizes in ((self._opens[0], self._opens[0].first), (self._opens[-1], self._opens[-1].last))
+        ]
+        return f", and each from {bounds[0]} to {bounds[1]}"
 
     def _refuse_unknown(self, unknown: Set[Any]) -> None:
         """Raises `InputError` if there are names that no input has."""

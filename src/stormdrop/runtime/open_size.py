@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .program import Kind, Memory, SizeProgram, Step, View, bytes_of
 from .sizes import TensorInfo
@@ -168,7 +167,11 @@ class OpenSize:
                     found.setdefault(names[0], extent)
         if any(not self.first[name] <= found.get(name, 0) <= self.last[name] for name in self.first):
             return None
-        return found if all(each.at(found).shape == shape for each, shape in zip(self.inputs, shapes, strict=True)) else None
+        return (
+            found
+            if all(each.at(found).shape == shape for each, shape in zip(self.inputs, shapes, strict=True))
+            else None
+        )
 
     def at(self, sizes: Sizes, constants: int) -> tuple[SizeProgram, list[Cut]]:
         """The program at a size.

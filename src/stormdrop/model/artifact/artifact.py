@@ -4,6 +4,7 @@ folder/
   metadata.json   what the model is, for which machine, its inputs and outputs, checksums of the other files; the digest
                   of all this is the digest of the model
   program.json    the sequence of kernel calls, one for each size; see `model.program`
+  opens.json      the same at any size of a range, if it runs at all sizes of one; see `model.open_sizes`
   weights.bin     the constants, if there are any, which loading maps
   kernels.bc      the kernels as LLVM bitcode, which loading turns into machine code; kernels-1.bc and so on hold more
   device.json     in a model for a GPU instead of kernels.bc: how its kernels are launched; see `runtime.device.code`
@@ -41,17 +42,19 @@ from ...runtime.device.code import DeviceCode, files_of
 from ...runtime.device.opening import CUDA, open_device
 from ...runtime.device.parts import copied_bytes
 from ...runtime.inputs import CallInputs
+from ...runtime.open_size import OpenSize
 from ...runtime.parts import RunPart
 from ...runtime.program import Program
 from ...runtime.sizes import described, sizes_in_words
 from ..program.compiled import CompiledProgram
-from ..program.document import to_json
+from ..program.document import opens_to_json, to_json
 from ..program.weights_file import write_constants
 from . import artifact_files
 from .artifact_files import (
     INTERFACE,
     METADATA,
     NATIVE,
+    OPENS,
     PROGRAM,
     WEIGHTS,
     checksum,
@@ -213,6 +216,34 @@ class CompiledModel(CallableModel):
         self._make_ready()
         return_freed_memory()
         return loaded
+
+    def open(self, opens: Sequence[OpenSize], modules: Sequence[Any]) -> None:
+        """Makes it run at each size of some ranges, too.
+
+        Args:
+            opens: The programs of the ranges.
+            modules: The modules of their kernels.
+
+        Raises:
+            ArtifactError: The code cannot be linked into this process.
+        """
+        modules = list(dict.fromkeys([*self._program.modules, *modules]))
+        self._program = replace(self._program, opens=tuple(opens), modules=modules)
+        self.metadata = self.metadata  # which says what the inputs of a call may be
+        self._make_ready()
+
+    @property
+    def opens(self) -> tuple[OpenSize, ...]:
+        """The ranges of sizes at which it runs besides its `sizes`."""
+        return self._program.opens
+
+    def by_ranges(self) -> CompiledModel:
+        """The same model, which runs by the programs of its ranges also where it was compiled for a size."""
+        model = copy.copy(self)
+        model._inputs = CallInputs(
+            self.metadata.name, self.metadata.all_sizes, ignored=self.metadata.ignored, opens=self.opens, listed=False
+        )
+        return model
 
     def save(self, folder: str | Path, native: bool = False) -> Path:
         """Writes the model to a folder, whole or not at all. An older model there is replaced, in one step.
@@ -466,6 +497,9 @@ class CompiledModel(CallableModel):
                 f"{self.metadata.name}: was loaded from a native model and cannot be saved: copy its folder"
             )
         (folder / PROGRAM).write_bytes(to_json(self._program.program))
+        opens = [OPENS] if self._program.opens else []
+        if opens:
+            (folder / OPENS).write_bytes(opens_to_json(self._program.opens))
         weights = [WEIGHTS] if self._program.constants else []
         if weights:
             write_constants(self._program, folder / WEIGHTS)
@@ -475,7 +509,7 @@ class CompiledModel(CallableModel):
             files = self._write_kernels(kernels, folder, native)
         for part, model in zip(self.foreign.reports, self.foreign.models, strict=True):
             (folder / part.file).write_bytes(model)
-        names = [PROGRAM, *weights, *files, *(part.file for part in self.foreign.reports)]
+        names = [PROGRAM, *opens, *weights, *files, *(part.file for part in self.foreign.reports)]
         checksums = {name: checksum(folder / name) for name in names}
         text = self.metadata.to_json(checksums)
         (folder / METADATA).write_text(text)

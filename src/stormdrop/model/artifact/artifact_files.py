@@ -22,14 +22,14 @@ from ...runtime.folder import DEVICE
 from .atomic_folder import find_folder, probe, recover, replace_folder
 
 METADATA, PROGRAM, KERNELS, NATIVE = "metadata.json", "program.json", "kernels.bc", "model.so"
-WEIGHTS, TUNING, INTERFACE = "weights.bin", "tuning.json.gz", "stormdrop.h"
+WEIGHTS, TUNING, INTERFACE, OPENS = "weights.bin", "tuning.json.gz", "stormdrop.h", "opens.json"
 """The names of the files; `artifact` says what they hold."""
 
 NO_MODEL = "no stormdrop model; give a folder that `stormdrop tune` or `stormdrop compile` wrote"
 """The end of a message about something else."""
 
 _OLDER = ("model.vm", "kernels.so")  # of models that earlier versions saved, which a newer one may replace
-_NAMES = (METADATA, PROGRAM, KERNELS, NATIVE, DEVICE, WEIGHTS, TUNING, INTERFACE, *_OLDER)
+_NAMES = (METADATA, PROGRAM, KERNELS, NATIVE, DEVICE, WEIGHTS, TUNING, INTERFACE, OPENS, *_OLDER)
 _MORE_KERNELS = re.compile(r"kernels-\d+\.(bc|cl|(\w+\.)?(cubin|ptx))")
 _FOREIGN = re.compile(r"foreign_\d+\.onnx")
 _BLOCK = 1 << 20  # bytes

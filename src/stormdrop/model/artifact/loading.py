@@ -21,14 +21,16 @@ from ...machine.tiles import permit
 from ...runtime.device.code import read_files
 from ...runtime.folder import DEVICE
 from ...runtime.library import Library, library_of
+from ...runtime.open_size import OpenSize
 from ..program.compiled import CompiledProgram, NativeCode
-from ..program.document import from_json
+from ..program.document import from_json, opens_from_json
 from ..program.weights_file import constants_in, map_constants
 from .artifact_files import (
     KERNELS,
     METADATA,
     NATIVE,
     NO_MODEL,
+    OPENS,
     PROGRAM,
     WEIGHTS,
     open_files,
@@ -89,7 +91,8 @@ def _load(
     with contextlib.ExitStack() as stack:
         copies = {}
         stated = [WEIGHTS] if WEIGHTS in checksums else []
-        for name in (PROGRAM, *stated, *kernels, *(part.file for part in metadata.foreign)):
+        ranges = [OPENS] if OPENS in checksums else []
+        for name in (PROGRAM, *ranges, *stated, *kernels, *(part.file for part in metadata.foreign)):
             if name not in files:
                 raise ArtifactError(f"{path}: {name} is missing")
             checked = unchanging if name == WEIGHTS else private_copy
@@ -106,6 +109,9 @@ def _load(
                 (size.inputs, size.outputs) for size in metadata.all_sizes
             ]:
                 raise ValueError(f"its inputs and outputs are not those of {METADATA}")
+            opens = tuple[OpenSize, ...]()
+            for name in ranges:
+                opens = opens_from_json(Path(copies[name]).read_bytes(), program)
             if program.constants and not stated:
                 raise ValueError(f"{METADATA} names no {WEIGHTS}, and it has constants")
             modules, library = list[Any](), None
@@ -133,7 +139,7 @@ def _load(
             raise ArtifactError(f"{path}: {name} cannot be loaded: {one_line(error)}") from error
     native = None if library is None else NativeCode(library, weights)
     constants = constants_in(program, weights)
-    return CompiledProgram(program, modules, constants, native, device), metadata, found, foreign
+    return CompiledProgram(program, modules, constants, native, device, opens), metadata, found, foreign
 
 
 def _read_metadata(path: Path, files: Mapping[str, BinaryIO]) -> tuple[Metadata, dict[str, str], str]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeVar
 
 import tvm_ffi
@@ -63,7 +63,7 @@ class Machine:
     def __init__(self, make: Callable[[Wanted], Entry], first: Wanted) -> None:
         self._make = make
         self._listed: dict[int, Entry] = {first.index: make(first)}
-        self._of_ranges: OrderedDict[int, Entry] = OrderedDict()
+        self._of_ranges: OrderedDict[Hashable, Entry] = OrderedDict()
 
     def __call__(self, wanted: Wanted) -> Entry:
         """What runs a size."""
@@ -72,8 +72,9 @@ class Machine:
             if entry is None:
                 entry = self._listed[wanted.index] = self._make(wanted)
             return entry
-        entry = self._of_ranges.pop(wanted.index, None) or self._make(wanted)
-        self._of_ranges[wanted.index] = entry
+        shapes = wanted.size.shapes
+        entry = self._of_ranges.pop(shapes, None) or self._make(wanted)
+        self._of_ranges[shapes] = entry
         if len(self._of_ranges) > _KEPT:
             self._of_ranges.popitem(last=False)
         return entry

@@ -100,13 +100,12 @@ class ModelBuilder:
             create=self._create,
         )
 
-    def opened(self, model: CompiledModel, combination: Mapping[int, Choice], last: int) -> CompiledModel:
-        """A model of a combination that runs at each size of a range, besides those that it was compiled for.
+    def open(self, model: CompiledModel, combination: Mapping[int, Choice]) -> None:
+        """Makes a model of a combination run at each size between those that it was compiled for.
 
         Args:
             model: The model, which `build` has made.
             combination: The schedules of its tasks.
-            last: The largest size of the range.
 
         Raises:
             ModelError: Its kernels are others at other sizes.
@@ -130,9 +129,8 @@ class ModelBuilder:
         program = model._program
         kernels = {name: self.library.function(name) for name in program.program.kernels}
         compiled = Compiled(self._graph, program, model.symbols, kernels)
-        opens, modules = open_program(compiled, [schedule, schedule_plainly, schedule_without_vectors], last, self.library)
-        program = replace(program, opens=opens, modules=list(dict.fromkeys([*program.modules, *modules])))
-        return self._create(program, model.metadata, model.symbols, model.foreign)
+        schedules = [schedule, schedule_plainly, schedule_without_vectors]
+        model.open(*open_program(compiled, schedules, self.library))
 
     def executable(self, model: CompiledModel, combination: Mapping[int, Choice]) -> CompiledModel:
         """The model of a combination as this machine can run it: itself, or what stands in for it; see `StandIn`."""

@@ -68,6 +68,10 @@ class KernelLibrary:
                 self._symbols[key], self._functions[symbol] = symbol, plain
             return self._symbols[key]
 
+    def empty(self) -> KernelLibrary:
+        """A library for the same target that holds nothing, each of whose kernels has a module of its own."""
+        return KernelLibrary(self._target, apart=True)
+
     def function(self, symbol: str) -> tirx.PrimFunc:
         """The scheduled function of a symbol."""
         return self._functions[symbol]

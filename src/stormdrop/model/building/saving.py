@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from ...errors import InputError
+from ...errors import InputError, ModelError
+from ...ir.relative_error import relative_error
 from ...machine.contract import CPU, Machine
 from ...runtime.sizes import shapes_in_words
 from ..artifact.artifact import CompiledModel
@@ -19,6 +21,10 @@ from ..verification.rows import inputs_with_rows
 from ..verification.verify import Reference, Verification
 from .builder import ModelBuilder
 from .tuned_task import Choice
+
+_OF_A_RANGE = 0.05
+"""What an output of a range may be off that of the same size alone, whose kernels add up in another order. The kernels
+were compared one by one; this finds memory that is planned wrongly, and constants that are cut wrongly."""
 
 
 def check_native(machine: Machine) -> None:
@@ -43,6 +49,7 @@ class Verifier:
         builder: Has built the models.
         references: What they should compute, at each size.
         seed: Seeds the inputs on which the independence of rows is checked.
+        open_sizes: Make it run at each size between those of the references, too.
         out: Where to save the first one that is right; None if it is not to be saved.
         native: Save machine code; see `CompiledModel.save`.
 
@@ -59,15 +66,18 @@ class Verifier:
         out: str | Path | None,
         native: bool,
         seed: int = 0,
+        open_sizes: bool = False,
     ) -> None:
         self._builder, self._references, self._out, self._native = builder, references, out, native
-        self._seed = seed
+        self._seed, self._open = seed, open_sizes
         self.last = Verification(math.inf, references[0].against)
         self.by_size: Sequence[Verification] = ()
         self.artifact: Path | None = None
 
     def __call__(self, model: CompiledModel, combination: Mapping[int, Choice]) -> Fault | None:
         """Verifies the model of a combination, and saves it if it is right; what is wrong with it otherwise."""
+        if self._open:
+            self._builder.open(model, combination)
 
         def completed(loaded: CompiledModel) -> Metadata:
             self._check(loaded)
@@ -100,7 +110,9 @@ class Verifier:
     def _check(self, model: CompiledModel) -> None:
         """Verifies a model at each size."""
         by = f", {self._builder.executed_by}" if self._builder.executed_by else ""
-        checked = (reference.check(model) for reference in self._references)
+        checked = [reference.check(model) for reference in self._references]
+        for reference in self._references if model.opens else ():
+            _check_range(model, reference.feeds)
         self.by_size = [replace(each, against=each.against + by) for each in checked]
         faults = [each.fault for each in self.by_size if each.fault is not None]
         if len(self.by_size) == 1 or not faults:
@@ -110,6 +122,21 @@ class Verifier:
         shapes = shapes_in_words({name: value.shape for name, value in worst.sample.feeds.items()})
         sample = replace(worst.sample, name=f"{worst.sample.name} ({shapes})")
         self.last = Verification(worst.error, self.last.against, replace(worst, sample=sample))
+
+
+def _check_range(model: CompiledModel, feeds: Mapping[str, Any]) -> None:
+    """Compares what a model computes at a size with what the range of this size computes, if it has one."""
+    shapes = tuple(feeds[info.name].shape for info in model.inputs)
+    if not any(each.parameters(shapes) for each in model.opens):
+        return
+    outputs, expected = model.by_ranges().run(feeds), model.run(feeds)
+    for name, output in outputs.items():
+        error = relative_error(output, expected[name])
+        if error > _OF_A_RANGE:
+            where = shapes_in_words(dict(zip(feeds, shapes, strict=True)))
+            raise ModelError(
+                f"{model.metadata.name}: as a size of a range, {where} makes an error of {error:.2g} in {name!r}"
+            )
 
 
 class _Wrong(Exception):

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from ...errors import InputError
+from ...machine.contract import CPU, Machine
+from .combinations import GivenShapes
 
 _STEP = 4
 """From one size that is compiled to the next one. The schedules of a size are used until the next one."""
@@ -14,8 +16,8 @@ _STEP = 4
 class Range(Collection[int]):
     """All sizes from one to another.
 
-    A model is compiled and tuned for a few of them: those up to four; 5, 17, 65 and so on; and the last one. One more than
-    a power of two leaves a tail behind its tiles, as most sizes of a range do.
+    A model is compiled and tuned for a few of them: those up to four; 5, 17, 65 and so on; and the last one. One more
+    than a power of two leaves a tail behind its tiles, as most sizes of a range do.
 
     Args:
         first: The least size.
@@ -33,7 +35,9 @@ class Range(Collection[int]):
 
     def __init__(self, first: int, last: int) -> None:
         if not (isinstance(first, int) and isinstance(last, int) and 1 <= first < last):
-            raise InputError(f"a range of sizes is from one whole number to a larger one, from 1 on, not {first} to {last}")
+            raise InputError(
+                f"a range of sizes is from one whole number to a larger one, from 1 on, not {first} to {last}"
+            )
         self.first, self.last = first, last
 
     def __iter__(self) -> Iterator[int]:
@@ -57,3 +61,31 @@ class Range(Collection[int]):
     def __repr__(self) -> str:
         """As it is written in Python."""
         return f"Range({self.first}, {self.last})"
+
+
+def has_range(shapes: GivenShapes | None) -> bool:
+    """Whether the shapes of inputs have a range in the place of a size."""
+    return any(isinstance(size, Range) for shape in (shapes or {}).values() for size in shape)
+
+
+def check_range(shapes: GivenShapes | None, machine: Machine, native: bool) -> None:
+    """Checks that a model for a machine can run at each size of a range, before the work that this takes.
+
+    Args:
+        shapes: The shapes of its inputs.
+        machine: The machine.
+        native: Whether machine code is to be saved.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if not has_range(shapes):
+        return
+    if machine.device != CPU or machine.runner:
+        raise InputError(
+            f"a range of sizes is possible on a CPU of this machine, not for {machine.target_name}; give a list"
+        )
+    if native:
+        raise InputError(
+            "a range of sizes is not possible in a native model; give a list of sizes, or leave native out"
+        )

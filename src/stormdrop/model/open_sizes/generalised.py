@@ -4,8 +4,8 @@
     for i in range(41): y[i] = x[i, 0:123]    ->
 
 The functions are those of a model at a few sizes, the probes: as imported, or as scheduled. Where all of them have one
-number, it stays. Where they differ, it becomes terms in the parameters (`probes`). If they differ in anything else, they
-are not one function.
+number, it stays. Where they differ, it becomes terms in the parameters (`probes`). If they differ in anything else,
+they are not one function.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ def numbers_of(function: PrimFunc) -> list[int]:
 
 def _expression(terms: Terms, variables: dict[str, Any], dtype: str) -> Any:
     """Terms as an expression of TensorIR."""
-    total = None
-    for names, factor in terms.factors:
+    total: Any = IntImm(dtype, 0)
+    for position, (names, factor) in enumerate(terms.factors):
         product = IntImm(dtype, factor)
         for name in names:
             variable = as_type(variables[name], dtype)
             product = variable if _is_one(product) else product * variable
-        total = product if total is None else total + product
+        total = total + product if position else product
     if terms.divisor > 1:
         total = total // terms.divisor
     if terms.times > 1:

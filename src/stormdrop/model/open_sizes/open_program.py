@@ -4,9 +4,9 @@
     a function at 16, 64 and 512 tokens       the function at n tokens, as imported
       scheduled at 64, 65, 96, 97, ...        the kernel for n tokens, by the schedule that was chosen for 64
 
-So sketches need to know nothing of sizes that are open: a kernel is what they make of the function at several sizes with
-one configuration. Where they make something else, as where a tile has no tail, that size is left out; the schedule of
-the other sizes computes it, too.
+So sketches need to know nothing of sizes that are open: a kernel is what they make of the function at several sizes
+with one configuration. Where they make something else, as where a tile has no tail, that size is left out; the schedule
+of the other sizes computes it, too, and is executed once to see that it does.
 
 The sizes that were compiled divide the range: from each one to the next, its schedules are used.
 """
@@ -45,7 +45,7 @@ Schedule = Callable[[int, PrimFunc], Variant]
 _NAME = "n"  # of the parameter
 _CLOSE = 11  # sizes behind the first one of a piece that are all looked at
 _DISTANT = 24  # more of them, up to its end
-_MOST_PIECES = 8  # of a kernel in a part
+_MOST_PIECES = 12  # of a kernel in a part
 _LARGEST_TILE = 1024  # the largest number of a function by which others may be divided
 
 
@@ -66,14 +66,13 @@ class Compiled(NamedTuple):
 
 
 def open_program(
-    compiled: Compiled, schedules: Sequence[Schedule], last: int, library: KernelLibrary
+    compiled: Compiled, schedules: Sequence[Schedule], library: KernelLibrary
 ) -> tuple[tuple[OpenSize, ...], list[Any]]:
     """The programs of a range.
 
     Args:
         compiled: The model at a few sizes of the range.
         schedules: Schedule functions. If what the first one makes is not the same at all sizes, the next one does.
-        last: The largest size of the range.
         library: Compiles the kernels.
 
     Returns:
@@ -85,7 +84,7 @@ def open_program(
     sizes = _Sizes(compiled)
     kernels: dict[str, PrimFunc] = {}
     parts = []
-    firsts = sorted(sizes.extents)
+    *firsts, last = sorted(sizes.extents)
     for first, end in pairwise([*firsts, last + 1]):
         if end - first > 1:
             parts.append(_Part(sizes, schedules, library, kernels, first, end - 1).size())
@@ -115,8 +114,10 @@ class _Sizes:
             self.probes = Probes([{_NAME: extent} for extent in self._order])
         except ValueError as error:
             different = [extent for extent in extents if extent not in self.extents]
-            raise ModelError(f"{name}: a range of sizes needs more sizes at which it has the same kernels: {error}; "
-                             f"others are {different}") from error
+            raise ModelError(
+                f"{name}: a range of sizes needs more sizes at which it has the same kernels: {error}; "
+                f"others are {different}"
+            ) from error
         self._functions: dict[int, OpenFunction] = {}
 
     @property
@@ -166,11 +167,18 @@ class _Part:
     ) -> None:
         self._sizes, self._schedules, self._library, self._kernels = sizes, schedules, library, kernels
         self._first, self._last = first, last
+        self._tried = library.empty()  # what is tried, and does not become a part of the model
         self._program = sizes.at(first)
         self._known: dict[str, tuple[tuple[int, str], ...]] = {}
 
     def size(self) -> OpenSize:
         """The program of the part."""
+        try:
+            return self._size()
+        except UnsupportedFunction as error:
+            raise ModelError(f"{self._sizes.name}: has no open sizes: {error}") from error
+
+    def _size(self) -> OpenSize:
         programs = self._sizes.programs
         views = [self._view(position) for position in range(len(self._program.views))]
         steps = [self._step(position, step, views) for position, step in enumerate(self._program.steps)]
@@ -221,12 +229,12 @@ class _Part:
     def _step(self, position: int, step: Step, views: Sequence[OpenView]) -> OpenStep:
         if step.kind == "part":
             raise ModelError(f"{self._sizes.name}: onnxruntime runs a part of it, which has no open sizes")
-        names = ((self._last, step.name),)
+        names: tuple[tuple[int, str], ...] = ((self._last, step.name),)
         if step.kind == "kernel" and any(terms.open for view in step.arguments for terms in views[view].shape):
             try:
                 names = self._kernels_of(position, step)
             except UnsupportedFunction as error:
-                raise ModelError(f"{self._sizes.name}: kernel {step.name} has no open sizes: {error}") from error
+                raise UnsupportedFunction(f"kernel {step.name}: {error}") from error
         return OpenStep(step.kind, names, step.reads, step.writes)
 
     def _kernels_of(self, position: int, step: Step) -> tuple[tuple[int, str], ...]:
@@ -278,35 +286,35 @@ class _Part:
             try:
                 piece = _longest(made, first, self._last)
                 assert piece.function is not None
-                kernel = self._compiled(name, piece.function.with_variables())
+                kernel = self._finished(name, piece.function.with_variables())
             except UnsupportedFunction:
                 piece = _Piece(None, first, ())
-                kernel = self._compiled(name, made(first))
+                kernel = self._finished(name, made(first))
+            run = self._compiled(kernel, name)
             for extent in {first, piece.last, *piece.others}:
-                if not is_right(kernel.run, function.at({_NAME: extent}), variant(extent)):
+                if not is_right(run, function.at({_NAME: extent}), variant(extent)):
                     raise UnsupportedFunction(f"what its schedule makes at other sizes is wrong at {extent}")
-            yield piece.last, kernel.symbol
+            symbol = self._library.symbol(kernel, f"{name}_open")
+            self._kernels[symbol] = kernel
+            yield piece.last, symbol
             if piece.last == self._last:
                 return
             first = piece.last + 1
         raise UnsupportedFunction(f"its schedule changes from size to size, as at {first}")
 
-    def _compiled(self, name: str, function: PrimFunc) -> _Kernel:
+    def _compiled(self, kernel: PrimFunc, name: str) -> Any:
+        """The machine code of a kernel that is only tried."""
+        symbol = self._tried.symbol(kernel, name)
+        (module,) = self._tried.modules({symbol: kernel})
+        return module[symbol]
+
+    def _finished(self, name: str, function: PrimFunc) -> PrimFunc:
+        """A kernel with the attributes of that of the first size."""
         kernel = function.without_attr("global_symbol").with_attr("tirx.noalias", True)
         scheduled = self._sizes.compiled.kernels[name]
         if scheduled.attrs and UNALIGNED in scheduled.attrs:
             kernel = kernel.with_attr(UNALIGNED, list(scheduled.attrs[UNALIGNED]))
-        symbol = self._library.symbol(kernel, f"{name}_open")
-        self._kernels[symbol] = kernel
-        (module,) = self._library.modules({symbol: kernel})
-        return _Kernel(symbol, module[symbol])
-
-
-class _Kernel(NamedTuple):
-    """A compiled kernel."""
-
-    symbol: str
-    run: Any
+        return kernel
 
 
 class _Piece(NamedTuple):
@@ -415,7 +423,8 @@ def _extents(programs: Sequence[SizeProgram], name: str) -> dict[int, int]:
     }
     if len(of_axes) != 1:
         raise ModelError(f"{name}: a range for one size is possible, not for {len(of_axes)}")
-    return {extent: position for position, extent in enumerate(*of_axes)}
+    (extents,) = of_axes
+    return {extent: position for position, extent in enumerate(extents)}
 
 
 def _in_order(program: SizeProgram) -> SizeProgram:
@@ -443,7 +452,9 @@ def _in_order(program: SizeProgram) -> SizeProgram:
 
 def _likeness(program: SizeProgram) -> Any:
     """What programs that are alike have in common."""
-    views = [(view.memory, len(view.shape) * (view.memory != "constant"), view.dtype, view.tensor) for view in program.views]
+    views = [
+        (view.memory, len(view.shape) * (view.memory != "constant"), view.dtype, view.tensor) for view in program.views
+    ]
     return views, [(step.kind, step.reads, step.writes) for step in program.steps]
 
 

@@ -28,8 +28,8 @@ class Probes:
     """The sizes at which a model was looked at.
 
     A number that differs between them is a sum of products of parameters, or one that is divided and rounded down, as
-    the number of tiles of an axis is. The probes must be more than the products: so one of them at least checks what the
-    others have determined.
+    the number of tiles of an axis is. The probes must be more than the products: so one of them at least checks what
+    the others have determined.
 
     Args:
         sizes: The parameters at each of them.

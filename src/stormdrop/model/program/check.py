@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...runtime.program import ALIGNMENT, Program, SizeProgram, Step, View, bytes_of
+from ...runtime.open_size import OpenSize
+from ...runtime.program import ALIGNMENT, Constant, Program, SizeProgram, Step, View, bytes_of, offsets_of
 from ...runtime.sizes import OPEN, TYPES
 
 _MOST = 2**31  # an extent is less
@@ -66,6 +67,31 @@ def check_program(program: Program, parts: int | None = None) -> None:
         _check_steps(size, parts)
         for position, step in enumerate(size.steps):
             _check_signature(position, step, size.views, signatures)
+
+
+def check_opens(opens: Sequence[OpenSize], program: Program) -> None:
+    """Checks the programs of ranges of sizes, at the first and the last size of each.
+
+    Args:
+        opens: The programs.
+        program: That of the model at its other sizes.
+
+    Raises:
+        ValueError: One of them is none that can be executed; the message says which step or view is wrong.
+    """
+    for each in opens:
+        if not each.first.keys() == each.last.keys() or any(each.first[name] > each.last[name] for name in each.first):
+            raise ValueError(f"a range is from {dict(each.first)} to {dict(each.last)}")
+        for sizes in (each.first, each.last):
+            size, cuts = each.at(sizes, len(program.constants))
+            constants = list(program.constants)
+            for cut in cuts:
+                whole = program.constants[cut.constant] if 0 <= cut.constant < len(program.constants) else None
+                if whole is None or any(extent > most for extent, most in zip(cut.shape, whole.shape, strict=True)):
+                    raise ValueError(f"a range needs {list(cut.shape)} elements of constant {cut.constant}")
+                end = offsets_of([constants[-1].offset + constants[-1].bytes])[-1]
+                constants.append(Constant(end, cut.shape, whole.dtype))
+            check_program(Program(tuple(constants), (size,)))
 
 
 def _possible(shape: Sequence[int], least: int = OPEN) -> bool:

@@ -51,7 +51,5 @@ class CompiledProgram:
     @property
     def kernels(self) -> tuple[str, ...]:
         """The symbols of all kernels, those of ranges of sizes included."""
-        opened = (
-            name for each in self.opens for step in each.steps if step.kind == "kernel" for _, name in step.names
-        )
+        opened = (name for each in self.opens for step in each.steps if step.kind == "kernel" for _, name in step.names)
         return tuple(dict.fromkeys([*self.program.kernels, *opened]))

@@ -19,8 +19,8 @@ import numpy as np
 from ...errors import ModelError
 from ...runtime.calls import Observer
 from ...runtime.inputs import Array
-from ...runtime.parts import RunPart
 from ...runtime.open_size import Cut
+from ...runtime.parts import RunPart
 from ...runtime.program import SizeProgram, Step, View, bits_of, bytes_of, offsets_of
 from ...runtime.sizes import OPEN
 from .compiled import CompiledProgram

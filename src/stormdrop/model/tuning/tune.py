@@ -44,6 +44,7 @@ from ..importer.any_model import Model
 from ..inputs.combinations import GivenShapes
 from ..inputs.given import Data
 from ..inputs.inputs import Values
+from ..inputs.open_range import check_range, has_range
 from ..precision.choice import PrecisionReport
 from ..profile import PartTime, Profile
 from .baseline import Baseline, measure_baseline
@@ -214,6 +215,7 @@ def tune_model_with(
         clock.perf_counter() if started is None else started, options.budget(DEFAULT_MODEL_SECONDS), on_progress
     )
     machine = _ready(target, out, native)
+    check_range(shapes, machine, native)
     given = imported(
         model,
         machine,
@@ -430,7 +432,8 @@ def _final(job: _Job, tuned: TunedTasks, budget: Budget, baseline: Baseline) -> 
         keeps_older = beside_older(Path(job.out)) if job.out is not None and run.interrupted else nullcontext(job.out)
         with run.phase("verify"), keeps_older as place:
             run.say("verifying")
-            right = Verifier(builder, job.imported.references, place, job.native, options.seed)
+            ranges = has_range(job.shapes)
+            right = Verifier(builder, job.imported.references, place, job.native, options.seed, ranges)
             verified = run.despite_interruption(
                 lambda: verified_or_repaired(job.graph, builder, chosen.model, chosen.combination, right, run.say)
             )
