@@ -9,6 +9,7 @@ from ...errors import InputError
 from ...machine.contract import CPU, Machine
 from .combinations import GivenShapes
 
+_SMALL = 4  # up to here each size is compiled
 _STEP = 4
 """From one size that is compiled to the next one. The schedules of a size are used until the next one."""
 
@@ -36,19 +37,21 @@ class Range(Collection[int]):
     def __init__(self, first: int, last: int) -> None:
         if not (isinstance(first, int) and isinstance(last, int) and 1 <= first < last):
             raise InputError(
-                f"a range of sizes is from one whole number to a larger one, from 1 on, not {first} to {last}"
+                f"a range of sizes goes from a whole number, 1 or more, to a larger one, not from {first} to {last}"
             )
         self.first, self.last = first, last
 
     def __iter__(self) -> Iterator[int]:
         """The sizes that are compiled, the largest first."""
-        compiled = {self.first}
-        size = self.first + 1
+        compiled = {self.first, *range(self.first, min(self.last, _SMALL) + 1)}
+        size = _SMALL + 1
         while size < self.last:
-            compiled.add(size)
-            size = size + 1 if size <= _STEP else (size - 1) * _STEP + 1
+            compiled.update([size] if size > self.first else [])
+            size = (size - 1) * _STEP + 1
+        if len(compiled) == 1:
+            compiled.add(self.first + 1)  # what a size changes is seen at three of them
         yield self.last
-        yield from sorted(compiled)
+        yield from sorted(compiled - {self.last})
 
     def __len__(self) -> int:
         """How many sizes are compiled."""
@@ -83,9 +86,7 @@ def check_range(shapes: GivenShapes | None, machine: Machine, native: bool) -> N
         return
     if machine.device != CPU or machine.runner:
         raise InputError(
-            f"a range of sizes is possible on a CPU of this machine, not for {machine.target_name}; give a list"
+            f"a range of sizes is possible on this machine's CPU, not on {machine.target_name}: list sizes"
         )
     if native:
-        raise InputError(
-            "a range of sizes is not possible in a native model; give a list of sizes, or leave native out"
-        )
+        raise InputError("a range of sizes is not possible in a native model: list sizes, or leave native out")

@@ -81,6 +81,8 @@ def open_program(
     Raises:
         ModelError: The model is not the same at its sizes; the message says where.
     """
+    if _no_gaps(compiled.program.program.sizes, compiled.graph.name):
+        return (), []
     sizes = _Sizes(compiled)
     kernels: dict[str, PrimFunc] = {}
     parts = []
@@ -425,6 +427,12 @@ def _extents(programs: Sequence[SizeProgram], name: str) -> dict[int, int]:
         raise ModelError(f"{name}: a range for one size is possible, not for {len(of_axes)}")
     (extents,) = of_axes
     return {extent: position for position, extent in enumerate(extents)}
+
+
+def _no_gaps(programs: Sequence[SizeProgram], name: str) -> bool:
+    """Whether a model was compiled for each size of its range."""
+    extents = sorted(_extents(programs, name))
+    return extents == list(range(extents[0], extents[-1] + 1))
 
 
 def _in_order(program: SizeProgram) -> SizeProgram:

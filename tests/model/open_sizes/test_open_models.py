@@ -1,0 +1,163 @@
+"""Models that run at each size of a range."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from onnx.helper import make_node
+from tiny_models import make_model
+
+import stormdrop as sd
+from stormdrop.errors import InputError, ModelError
+from stormdrop.model.artifact.artifact_files import OPENS
+from stormdrop.model.artifact.loading import load_program
+from stormdrop.model.program.document import opens_from_json
+from stormdrop.model.random_weights import seed_weights
+
+pytestmark = pytest.mark.compiles
+
+WIDTH, HEADS, LAST = 32, 4, 40
+
+
+def encoder() -> onnx.ModelProto:
+    """Positions of a table are added, then attention over all tokens, a dense layer, and residuals."""
+    constants = {"one": [1], "zero": [0], "minus": [-1], "width": [WIDTH], "heads": [HEADS, WIDTH // HEADS]}
+    nodes = [
+        make_node("Shape", ["x"], ["shape"]),
+        make_node("Gather", ["shape", "one"], ["n"]),
+        make_node("Slice", ["table", "zero", "n", "zero"], ["positions"]),
+        make_node("Add", ["x", "positions"], ["h"]),
+        make_node("Concat", ["minus", "n", "heads"], ["by_heads"], axis=0),
+        make_node("Concat", ["minus", "n", "width"], ["as_before"], axis=0),
+    ]
+    for part, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        nodes += [
+            make_node("MatMul", ["h", f"w{part}"], [f"{part}0"]),
+            make_node("Reshape", [f"{part}0", "by_heads"], [f"{part}1"]),
+            make_node("Transpose", [f"{part}1"], [part], perm=order),
+        ]
+    nodes += [
+        make_node("MatMul", ["q", "k"], ["s0"]),
+        make_node("Mul", ["s0", "scale"], ["s1"]),
+        make_node("Softmax", ["s1"], ["s"], axis=-1),
+        make_node("MatMul", ["s", "v"], ["a0"]),
+        make_node("Transpose", ["a0"], ["a1"], perm=[0, 2, 1, 3]),
+        make_node("Reshape", ["a1", "as_before"], ["a"]),
+        make_node("Add", ["a", "h"], ["r"]),
+        make_node("MatMul", ["r", "up"], ["u"]),
+        make_node("Relu", ["u"], ["f"]),
+        make_node("MatMul", ["f", "down"], ["d"]),
+        make_node("Add", ["d", "r"], ["y"]),
+    ]
+    weights = {f"w{part}": (WIDTH, WIDTH) for part in "qkv"}
+    weights |= {"up": (WIDTH, 2 * WIDTH), "down": (2 * WIDTH, WIDTH), "table": (64, WIDTH)}
+    extra = [numpy_helper.from_array(np.array(value), name) for name, value in constants.items()]
+    extra.append(numpy_helper.from_array(np.float32(0.3), "scale"))
+    shape: list[int | str] = [1, "n", WIDTH]
+    return seed_weights(make_model(nodes, weights, {"x": shape}, {"y": shape}, extra=extra), seed=3)
+
+
+def expected(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    w = {each.name: numpy_helper.to_array(each).astype("f8") for each in model.graph.initializer}
+    h = x[0] + w["table"][: x.shape[1]]
+    q, k, v = ((h @ w[f"w{part}"]).reshape(len(h), HEADS, -1).transpose(1, 0, 2) for part in "qkv")
+    scores = np.exp(q @ k.transpose(0, 2, 1) * w["scale"])
+    r = (scores / scores.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(h.shape) + h
+    return (np.maximum(r @ w["up"], 0) @ w["down"] + r)[None]
+
+
+@pytest.fixture(scope="module")
+def source() -> onnx.ModelProto:
+    return encoder()
+
+
+@pytest.fixture(scope="module")
+def folder(source: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("range") / "encoder.sd"
+    sd.compile_model(source, shapes={"x": (1, sd.Range(1, LAST), WIDTH)}, fresh=True, out=path)
+    return path
+
+
+def test_it_is_right_at_each_size(source: onnx.ModelProto, folder: Path) -> None:
+    """Also where a range computes a size that was compiled, too."""
+    model = sd.load(folder)
+    by_ranges, compiled = model.by_ranges(), {size.inputs[0].shape[1] for size in model.sizes}
+    assert compiled == {1, 2, 3, 4, 5, 17, LAST}
+    for n in range(1, LAST + 1):
+        x = np.random.default_rng(n).normal(size=(1, n, WIDTH)).astype("f4")
+        for each in (model, *([by_ranges] if n >= 5 else [])):
+            y = each(x)
+            assert y.shape == x.shape
+            np.testing.assert_allclose(y, expected(source, x), rtol=1e-4, atol=1e-4)
+
+
+def test_sizes_take_turns(folder: Path) -> None:
+    """More of them than are kept ready, and again."""
+    model = sd.load(folder)
+    inputs = [np.random.default_rng(n).normal(size=(1, n, WIDTH)).astype("f4") for n in range(18, 36)]
+    first = [model(x) for x in inputs]
+    for x, y in zip(inputs, first, strict=True):
+        np.testing.assert_array_equal(model(x), y)
+
+
+def test_a_size_outside_of_the_range(folder: Path) -> None:
+    with pytest.raises(InputError, match=f"has no size x=1x41x32; .*, and each from x=1x5x32 to x=1x{LAST}x32"):
+        sd.load(folder)(np.zeros((1, LAST + 1, WIDTH), "f4"))
+    with pytest.raises(InputError, match="has no size x=2x8x32"):
+        sd.load(folder)(np.zeros((2, 8, WIDTH), "f4"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda opens: opens[0]["views"].pop(), "which there are not|an argument that is no view"),
+        (lambda opens: opens[0]["last"].update(n=1), "a range is from"),
+        (lambda opens: opens[-1]["last"].update(n=100), "a range needs .* elements of constant"),
+        (lambda opens: opens.append(3), "Expected `object`"),
+    ],
+)
+def test_damaged_ranges(change: Any, message: str, folder: Path) -> None:
+    program, *_ = load_program(folder)
+    opens = json.loads((folder / OPENS).read_text())
+    assert opens_from_json(json.dumps(opens).encode(), program.program) == program.opens
+    change(opens)
+    with pytest.raises(ValueError, match=message):
+        opens_from_json(json.dumps(opens).encode(), program.program)
+
+
+def test_a_range_whose_sizes_are_all_compiled(source: onnx.ModelProto) -> None:
+    model = sd.compile_model(source, shapes={"x": (1, sd.Range(1, 3), WIDTH)}, fresh=True)
+    assert not model.opens and len(model.sizes) == 3
+
+
+def test_a_tuned_model(source: onnx.ModelProto) -> None:
+    tuned = sd.tune_model(source, shapes={"x": (1, sd.Range(20, 30), WIDTH)}, trials=20, fresh=True).model
+    x = np.random.default_rng(0).normal(size=(1, 26, WIDTH)).astype("f4")
+    np.testing.assert_allclose(tuned(x), expected(source, x), rtol=1e-4, atol=1e-4)
+
+
+def test_two_ranges_are_refused() -> None:
+    model = make_model([make_node("Relu", ["x"], ["y"])], {}, {"x": ("b", "n", 4)}, {"y": ("b", "n", 4)})
+    with pytest.raises(ModelError, match="a range for one size is possible, not for 2"):
+        sd.compile_model(model, shapes={"x": (sd.Range(20, 22), sd.Range(30, 40), 4)}, fresh=True)
+
+
+def test_a_constant_that_is_another_one_at_each_size_is_refused() -> None:
+    """A table that is read from its end."""
+    nodes = [
+        make_node("Shape", ["x"], ["n"]),
+        make_node("Neg", ["n"], ["first"]),
+        make_node("Slice", ["table", "first", "end", "zero"], ["tail"]),
+        make_node("Mul", ["x", "tail"], ["y"]),
+    ]
+    extra = [numpy_helper.from_array(np.array([value]), name) for name, value in (("zero", 0), ("end", 2**31))]
+    extra.append(numpy_helper.from_array(np.arange(64, dtype="f4"), "table"))
+    model = make_model(nodes, {}, {"x": ("n",)}, {"y": ("n",)}, extra=extra)
+    with pytest.raises(ModelError, match="a constant of it is no part of that of a larger size"):
+        sd.compile_model(model, shapes={"x": (sd.Range(20, 40),)}, fresh=True)

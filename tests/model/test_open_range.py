@@ -1,0 +1,51 @@
+"""Ranges of sizes as a user gives them."""
+
+from __future__ import annotations
+
+import pytest
+
+import stormdrop as sd
+from stormdrop.cli.options import shapes
+from stormdrop.errors import InputError
+from stormdrop.machine.cpu import parse_machine
+from stormdrop.model.inputs.open_range import Range, check_range, has_range
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "compiled"),
+    [
+        (1, 512, [512, 1, 2, 3, 4, 5, 17, 65, 257]),
+        (1, 2, [2, 1]),
+        (16, 64, [64, 16, 17]),
+        (7, 100, [100, 7, 17, 65]),
+        (20, 30, [30, 20, 21]),
+    ],
+)
+def test_what_is_compiled(first, last, compiled):
+    assert list(Range(first, last)) == compiled
+    assert len(Range(first, last)) == len(compiled)
+    assert first in Range(first, last) and last in Range(first, last) and last + 1 not in Range(first, last)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 5), (5, 5), (6, 5), (1.5, 4)])
+def test_no_range(first, last):
+    with pytest.raises(InputError, match="a range of sizes goes from"):
+        Range(first, last)
+
+
+def test_of_the_command_line():
+    given = shapes(["ids=1x1:512,mask=1x1:512"])
+    assert [each.last for each in (given["ids"][1], given["mask"][1])] == [512, 512]
+    assert has_range(given) and not has_range(shapes(["ids=1x1-512:8"])) and not has_range(None)
+    with pytest.raises(InputError, match="to a larger one, not from 8 to 2"):
+        shapes(["ids=1x8:2"])
+
+
+def test_where_none_is_possible():
+    given = {"x": (1, sd.Range(1, 8))}
+    check_range(given, parse_machine("native"), native=False)
+    with pytest.raises(InputError, match="list sizes, or leave native out"):
+        check_range(given, parse_machine("native"), native=True)
+    with pytest.raises(InputError, match="not on cuda/a100: list sizes"):
+        check_range(given, parse_machine("cuda/a100"), native=False)
+    check_range({"x": (1, 8)}, parse_machine("cuda/a100"), native=False)
