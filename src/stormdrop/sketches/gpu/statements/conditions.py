@@ -89,7 +89,13 @@ def within(start: Sequence[Term], digit: Digit, window: Window, last: Mapping[st
         counts = counts + before.where(divided, _at_least(index, np.full(divided.shape, window.low)))
     if window.high is not None:
         before = _below(undivided, window.high * digit.stride, last)
-        counts = counts + before.where(divided, _below(index, np.full(divided.shape, window.high), last))
+        whole = _below(index, np.full(divided.shape, window.high), last)
+        # If a factor is common to the limit and to the start, TVM may see the rest as one remainder, and divide it.
+        common = np.full(divided.shape, window.high)
+        for term in start:
+            common = np.where(term.present & (term.coefficient != 1), np.gcd(common, term.coefficient), common)
+        sure = (common == window.high) | (common == 1) | (whole.comparisons == 0)
+        counts = counts + before.where(divided, replace(whole, known=whole.known & sure))
     return counts
 
 
@@ -132,9 +138,10 @@ def _below(index: Index, high: Ints, last: Mapping[str, Ints]) -> Counts:
             rest, others = rest + np.where(single, part.largest, 0), others + single
         common = several & (factor > 1)
         drop = common & (rest < factor)
-        for part in parts:
-            split = np.not_equal(part.modulus, 0) & (part.modulus % (factor * part.divisor) == 0)
-            known = known & ~(common & ~drop & part.there & (part.scale == 1) & (others == 1) & split)
+        for part in parts:  # TVM divides a remainder that is all the rest
+            split = (part.modulus % (factor * part.divisor) == 0) & np.not_equal(part.modulus, 0) & (others == 1)
+            rest_is_split = part.there & (part.scale == 1) & (split | part.hidden)
+            known = known & ~(common & ~drop & rest_is_split)
             part.there = part.there & ~(drop & (part.scale == 1))
             part.scale = np.where(drop, part.scale // factor, part.scale)
         limit = np.where(drop, limit // factor, limit)
@@ -149,13 +156,17 @@ def _below(index: Index, high: Ints, last: Mapping[str, Ints]) -> Counts:
 
 @dataclass(eq=False)
 class _Part:
-    """A factor times something: where it is there, how large the latter gets, and what computes it."""
+    """A factor times something: where it is there, how large the latter gets, and what computes it.
+
+    It may be a remainder: openly, or `hidden`, because its atoms are remainders.
+    """
 
     there: Mask
     scale: Ints
     largest: Ints
     modulus: Any
     divisor: Any
+    hidden: Any
     adds: Any
     products: Any
     divisions: Any
@@ -166,7 +177,10 @@ def _part(term: Term, last: Mapping[str, Ints]) -> _Part:
     adds, products, divisions = Index((term,)).operations()
     if len(term.atoms) > 1:
         scale = np.ones_like(adds)
-        return _Part(term.present, scale, term.largest(last), term.modulus, term.divisor, adds, products, divisions)
+        size, hidden = term.largest(last), sum(atom.present & (atom.modulus != 0) for atom in term.atoms) > 0
+        of_term = (term.modulus, term.divisor, hidden, adds, products, divisions)
+        return _Part(term.present, scale, size, *of_term)
     (atom,) = term.atoms
     plain = Atom.of(atom.variable, atom.present, 1, atom.modulus, atom.divisor)
-    return _Part(atom.present, atom.coefficient, plain.largest(last), atom.modulus, atom.divisor, 0, 0, divisions)
+    of_atom = (atom.modulus, atom.divisor, np.bool_(False), 0, 0, divisions)
+    return _Part(atom.present, atom.coefficient, plain.largest(last), *of_atom)
