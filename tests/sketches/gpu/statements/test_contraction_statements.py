@@ -76,7 +76,7 @@ def test_some_points_are_equal(name: str) -> None:
 @pytest.mark.any_cpu
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_many_points_are_equal(name: str) -> None:
-    assert compared(WORKLOADS[name], A100, GpuContraction(listing_1=True), 24, seed=1) > 0
+    assert compared(WORKLOADS[name], A100, GpuContraction(listing_1=True), 24, seed=1) > 0.4
 
 
 @pytest.mark.parametrize("name", ["matmul", "first", "gaps beside steps"])

@@ -94,7 +94,7 @@ def within(start: Sequence[Term], digit: Digit, window: Window, last: Mapping[st
         common = np.full(divided.shape, window.high)
         for term in start:
             common = np.where(term.present & (term.coefficient != 1), np.gcd(common, term.coefficient), common)
-        sure = (common == window.high) | (common == 1) | (whole.comparisons == 0)
+        sure = (common == window.high) | (digit.extent % common != 0) | (common == 1) | (whole.comparisons == 0)
         counts = counts + before.where(divided, replace(whole, known=whole.known & sure))
     return counts
 

@@ -27,12 +27,14 @@ class Digit:
         terms: Its terms.
         undivided: The terms before the division.
         stride: By what they are divided.
+        extent: The extent of the dimension.
         vectors: Where whole vectors lie along the dimension.
     """
 
     terms: tuple[Term, ...]
     undivided: tuple[Term, ...]
     stride: Ints
+    extent: Ints
     vectors: Mask
 
 
@@ -71,7 +73,7 @@ class Fetch:
             outermost = (before == 1) & ~remainders if position else before == 1
             terms, sure = self._digit(extent, stride, outermost)
             undivided, also = self._digit(extent * stride, one, outermost)
-            found.append(Digit(terms, undivided, stride, (self.width > 1) & (stride == self.width)))
+            found.append(Digit(terms, undivided, stride, extent, (self.width > 1) & (stride == self.width)))
             known = known & sure & also
             before = before * extent
         return found, known
