@@ -113,12 +113,20 @@ def test_a_size_outside_of_the_range(folder: Path) -> None:
         sd.load(folder)(np.zeros((2, 8, WIDTH), "f4"))
 
 
+def _lengthen(opened: dict[str, Any]) -> None:
+    """Makes a range end behind the table of positions, which has 64 of them."""
+    opened["last"]["n"] = 100
+    for step in opened["steps"]:
+        step["names"][-1][0] = 100
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda opens: opens[0]["views"].pop(), "which there are not|an argument that is no view"),
         (lambda opens: opens[0]["last"].update(n=1), "a range is from"),
-        (lambda opens: opens[-1]["last"].update(n=100), "a range needs .* elements of constant"),
+        (lambda opens: opens[-1]["last"].update(n=100), "has a step that ends before"),
+        (lambda opens: [_lengthen(each) for each in opens], "a range needs .* elements of constant"),
         (lambda opens: opens.append(3), "Expected `object`"),
     ],
 )

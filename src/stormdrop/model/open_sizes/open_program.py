@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,6 @@ from ...runtime.open_size import OpenSize, OpenStep, OpenTensor, OpenView, Terms
 from ...runtime.program import Constant, SizeProgram, Step, View
 from ...runtime.sizes import TensorInfo
 from ...sketches.contract import Variant
-from ..building.kernel_library import KernelLibrary
 from ..graph.graph import Graph
 from ..program.compiled import CompiledProgram
 from .checked import is_right
@@ -47,6 +46,19 @@ _CLOSE = 11  # sizes behind the first one of a piece that are all looked at
 _DISTANT = 24  # more of them, up to its end
 _MOST_PIECES = 12  # of a kernel in a part
 _LARGEST_TILE = 1024  # the largest number of a function by which others may be divided
+
+
+class Library(Protocol):
+    """What compiles kernels and keeps them; see `model.building.kernel_library`."""
+
+    def symbol(self, function: PrimFunc, name: str) -> str:
+        """The symbol of a scheduled function."""
+
+    def modules(self, functions: Mapping[str, PrimFunc]) -> list[Any]:
+        """Modules that hold the code of functions, by their symbols."""
+
+    def empty(self) -> Library:
+        """A library for the same target that holds nothing, each of whose kernels has a module of its own."""
 
 
 class Compiled(NamedTuple):
@@ -66,7 +78,7 @@ class Compiled(NamedTuple):
 
 
 def open_program(
-    compiled: Compiled, schedules: Sequence[Schedule], library: KernelLibrary
+    compiled: Compiled, schedules: Sequence[Schedule], library: Library
 ) -> tuple[tuple[OpenSize, ...], list[Any]]:
     """The programs of a range.
 
@@ -162,7 +174,7 @@ class _Part:
         self,
         sizes: _Sizes,
         schedules: Sequence[Schedule],
-        library: KernelLibrary,
+        library: Library,
         kernels: dict[str, PrimFunc],
         first: int,
         last: int,

@@ -82,6 +82,8 @@ def check_opens(opens: Sequence[OpenSize], program: Program) -> None:
     for each in opens:
         if not each.first.keys() == each.last.keys() or any(each.first[name] > each.last[name] for name in each.first):
             raise ValueError(f"a range is from {dict(each.first)} to {dict(each.last)}")
+        if any(step.names[-1][0] < max(each.last.values()) for step in each.steps):
+            raise ValueError(f"a range to {dict(each.last)} has a step that ends before")
         for sizes in (each.first, each.last):
             size, cuts = each.at(sizes, len(program.constants))
             constants = list(program.constants)
