@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import stormdrop as sd
@@ -21,27 +23,29 @@ from stormdrop.model.inputs.open_range import Range, check_range, has_range
         (20, 30, [30, 20, 21]),
     ],
 )
-def test_what_is_compiled(first, last, compiled):
+def test_what_is_compiled(first: int, last: int, compiled: list[int]) -> None:
     assert list(Range(first, last)) == compiled
     assert len(Range(first, last)) == len(compiled)
     assert first in Range(first, last) and last in Range(first, last) and last + 1 not in Range(first, last)
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 5), (5, 5), (6, 5), (1.5, 4)])
-def test_no_range(first, last):
+def test_no_range(first: Any, last: int) -> None:
     with pytest.raises(InputError, match="a range of sizes goes from"):
         Range(first, last)
 
 
-def test_of_the_command_line():
+def test_of_the_command_line() -> None:
     given = shapes(["ids=1x1:512,mask=1x1:512"])
-    assert [each.last for each in (given["ids"][1], given["mask"][1])] == [512, 512]
+    for name in ("ids", "mask"):
+        size = given[name][1]
+        assert isinstance(size, Range) and (size.first, size.last) == (1, 512)
     assert has_range(given) and not has_range(shapes(["ids=1x1-512:8"])) and not has_range(None)
     with pytest.raises(InputError, match="to a larger one, not from 8 to 2"):
         shapes(["ids=1x8:2"])
 
 
-def test_where_none_is_possible():
+def test_where_none_is_possible() -> None:
     given = {"x": (1, sd.Range(1, 8))}
     check_range(given, parse_machine("native"), native=False)
     with pytest.raises(InputError, match="list sizes, or leave native out"):

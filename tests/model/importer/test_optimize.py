@@ -11,6 +11,7 @@ from onnxscript.rewriter import RewriteRuleSet
 from tiny_models import make_model
 
 from stormdrop.model.onnx.rewrites.optimize import rule_set
+from stormdrop.model.onnx.rewrites.simplify import clean
 
 
 def model() -> onnx.ModelProto:
@@ -42,3 +43,29 @@ def test_the_result_is_that_of_onnxscripts_own_set() -> None:
     assert {node.op_type for node in ours.graph} == {"Slice", "Add", "Identity"}
     one, other = (ir.to_proto(each).SerializeToString(deterministic=True) for each in (ours, theirs))
     assert one == other
+
+
+def test_a_folded_constant_has_its_own_shape() -> None:
+    """A part of a table, and what is added to it, are as long as the input is: so what is counted of them is known."""
+    nodes = [
+        helper.make_node("Shape", ["words"], ["shape"]),
+        helper.make_node("Gather", ["shape", "first"], ["scalar"]),
+        helper.make_node("Unsqueeze", ["scalar", "zero"], ["count"]),
+        helper.make_node("Slice", ["numbers", "zero", "count", "one"], ["positions"]),
+        helper.make_node("Gather", ["table", "positions"], ["rows"]),
+        helper.make_node("Add", ["words", "rows"], ["sum"]),
+        helper.make_node("Shape", ["sum"], ["of_sum"]),
+        helper.make_node("Gather", ["of_sum", "first"], ["tokens"]),
+        helper.make_node("Range", ["start", "tokens", "step"], ["range"]),
+        helper.make_node("Cast", ["range"], ["floats"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["floats", "one"], ["column"]),
+        helper.make_node("Mul", ["sum", "column"], ["y"]),
+    ]
+    constants = [
+        *(numpy_helper.from_array(np.array([value]), name) for name, value in (("zero", 0), ("one", 1))),
+        *(numpy_helper.from_array(np.array(value), name) for name, value in (("start", 0), ("step", 1), ("first", 1))),
+        numpy_helper.from_array(np.arange(16)[None], "numbers"),
+        numpy_helper.from_array(np.ones((16, 8), np.float32), "table"),
+    ]
+    cleaned = clean(make_model(nodes, {}, {"words": (1, 5, 8)}, {"y": (1, 5, 8)}, extra=constants))
+    assert {node.op_type for node in cleaned.graph.node} == {"Add", "Mul"}
