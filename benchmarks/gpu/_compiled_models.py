@@ -19,6 +19,7 @@ from stormdrop.model.building.builder import PLAIN, ModelBuilder
 from stormdrop.model.building.kernel_library import KernelLibrary
 from stormdrop.model.graph.tasks import Task
 from stormdrop.model.importer.any_model import import_model
+from stormdrop.model.passes.attention import with_attention
 from stormdrop.model.tuning.scheduler import recorded_tasks
 from stormdrop.runtime.program import bytes_of
 from stormdrop.tuning.kernel import KernelTask
@@ -46,7 +47,7 @@ def compiled(path: Path, gpu: Gpu) -> dict[str, Any]:
         gpu: The GPU.
     """
     begin, options = time.perf_counter(), TuneOptions(fresh=True)
-    graph = import_model(path)
+    graph = with_attention(import_model(path), gpu, options)
     imported = time.perf_counter()
     tuned = recorded_tasks(graph, gpu, options, None)
     library = _ObservedLibrary(gpu)

@@ -6,6 +6,7 @@ calls.py         what each way to call them offers
 inputs.py        the inputs of a call: checked, and given a size
 sizes.py         inputs and outputs at each size, and how messages say them
 program.py       a model as a program: steps on planned memory
+open_size.py     a program at any size of a range
 folder.py        the files of a saved model, checked before anything of them runs
 metadata.py      what a model says about itself
 library.py       the C interface of model.so

@@ -2,6 +2,7 @@
 
 inputs.py        their sizes, and those whose values are fixed
 combinations.py  the sizes that a user asks for
+open_range.py    all sizes from one to another
 casting.py       samples and fixed values in the types of inputs
 ranges.py        which values they can take
 torch_places.py  those of a torch program that say where it writes

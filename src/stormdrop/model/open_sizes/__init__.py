@@ -1,8 +1,7 @@
-"""Models that run at any size of a range: one program, whose kernels take their extents from their arguments.
+"""The program of a model, and its kernels, at any size of a range.
 
-| file | content |
-|---|---|
-| `probes.py` | what a number is at any size, found from what it is at a few |
-| `generalised.py` | a function at any size, found from what it is at a few |
-| `open_program.py` | its program and its kernels at any size, found from those that the sketches make at a few |
+open_program.py  the program, and which kernel is for which sizes
+generalised.py   a function at any size, found from what it is at a few
+probes.py        a number at any size, found from what it is at a few
+checked.py       whether a kernel computes what its function says
 """
