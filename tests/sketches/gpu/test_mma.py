@@ -24,7 +24,7 @@ from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import Cpu
 from stormdrop.machine.gpu import GPUS
 from stormdrop.sketches.gpu.contraction import GpuContraction
-from stormdrop.sketches.gpu.half_matmul import find_matmul
+from stormdrop.sketches.gpu.matrix_product import find_matmul
 from stormdrop.sketches.gpu.mma import GpuMma
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.space import Space

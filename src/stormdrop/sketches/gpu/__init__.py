@@ -4,7 +4,7 @@ contraction.py      a sum of products in blocks, threads and registers
 dot_products/       contractions of bytes, four products at a time
 mma.py              products in half precision, TF32 or int8 on tensor cores since sm_80, convolutions too
 tensor_core.py      products of matrices on those before
-half_matmul.py      a function as such a product of matrices
+matrix_product.py   a function as such a product of matrices
 winograd.py         convolutions with fewer products, in three kernels
 attention/          two products with a softmax between them
 transpose.py        what is read along one axis and written along another

@@ -17,7 +17,7 @@ that the eight rows that `ldmatrix` reads at once are in different banks. Operan
 TF32 they are float32, and lanes load a [depth, column] one by one (see `tf32`). Sums are float32, or int32 of bytes.
 Other axes, such as that of a batch, are blocks. Rows, columns and depth that are no multiples of 16 are filled up with
 zeros in shared memory. If rows of an operand are no multiples of 16 bytes, copies are smaller. A convolution is such a
-product, too: `half_matmul` says how.
+product, too: `matrix_product` says how.
 
 The default is the best of some thousand tilings by `estimate`, which was not compared with measurements.
 """
@@ -45,7 +45,8 @@ from ...machine.gpu import Gpu
 from ...space import Constraint, Ordinal, Space, Tile
 from ...space.tile import largest_divisor
 from ..contract import Variant
-from .half_matmul import (
+from .intrinsics import mma_intrinsics
+from .matrix_product import (
     MOST_FRAGMENTS,
     MOST_WARPS,
     SIDE,
@@ -60,7 +61,6 @@ from .half_matmul import (
     thread_registers,
     tile_in_warps,
 )
-from .intrinsics import mma_intrinsics
 from .streaming import schedule_sums, seconds_of_sums
 from .tiling import shared_bytes
 from .times.fragments import FragmentTilings, expected_seconds

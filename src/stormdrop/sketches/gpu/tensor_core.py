@@ -38,7 +38,8 @@ from ...machine.gpu import Gpu
 from ...space import Constraint, Ordinal, Space, Tile
 from ...space.tile import largest_divisor
 from ..contract import Variant
-from .half_matmul import (
+from .intrinsics import cuda_intrinsics
+from .matrix_product import (
     MOST_FRAGMENTS,
     MOST_WARPS,
     SIDE,
@@ -50,7 +51,6 @@ from .half_matmul import (
     thread_registers,
     tile_in_warps,
 )
-from .intrinsics import cuda_intrinsics
 from .times.fragments import FragmentTilings, expected_seconds
 
 _VECTORS = (1, 2, 4, 8)  # elements that a thread fetches at a time

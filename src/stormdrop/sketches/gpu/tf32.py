@@ -21,7 +21,7 @@ from tvm.script import tirx as tirx_script
 from tvm.tirx import PrimFunc
 
 from ...ir.expressions import tf32
-from .half_matmul import pairs_by_lanes, words_by_lanes
+from .matrix_product import pairs_by_lanes, words_by_lanes
 
 _ROUND = """
 __forceinline__ __device__ float stormdrop_tf32(float value) {

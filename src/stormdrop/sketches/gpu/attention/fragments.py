@@ -42,7 +42,7 @@ from ....ir.dtypes import BFLOAT16, FLOAT16
 from ....ir.expressions import is_selection, loads_in, variables, walk
 from ....ir.stages import Axis, assemble, intermediate, shape_of, variable
 from ....machine.gpu import WARP
-from ..half_matmul import SIDE, within
+from ..matrix_product import SIDE, within
 from .parts import AttentionParts
 from .sizes import FragmentSizes, with_unused
 from .split import SumsOfParts

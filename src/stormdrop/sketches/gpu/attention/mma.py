@@ -22,9 +22,9 @@ from ....machine.gpu import BANKS, REGISTERS_PER_THREAD, SECTOR, WARP, WORD, Gpu
 from ....machine.known_gpus import tensor_rate
 from ....space import Constraint, Ordinal, Space
 from ...contract import Variant
-from ..half_matmul import SIDE
+from ..matrix_product import SIDE
 from ..tiling import shared_bytes
-from ..times.waves import CHOSEN, LAUNCH, SCHEDULERS, Array, overlapped, seconds_in_waves
+from ..times.waves import CACHE_PORT, CHOSEN, LAUNCH, SCHEDULERS, Array, overlapped, seconds_in_waves
 from .fragments import fragment_kernel
 from .loops import attention_kernel
 from .parts import AttentionParts, find_attention
@@ -46,7 +46,6 @@ _OF_ROW = 40.0  # instructions of a row of a lane for a tile: shuffles, and exp 
 _WAITS = 250.0  # cycles that these take one after the other
 _FRAGMENT = SIDE * SIDE * _HALF  # bytes
 _LINE = BANKS * WORD  # bytes that shared memory moves in a cycle
-_CACHE_BYTES = 64.0  # from the second cache in a cycle, in pieces of 16 bytes
 _BARRIER = 50.0
 
 
@@ -186,7 +185,7 @@ def _seconds(
     multiply = warps * fragments * product
     issue = warps * (2 * fragments + loads + weigh + CHOSEN.fetch * fetches) / SCHEDULERS
     shared = (warps * loads + fetched) * _FRAGMENT / _LINE
-    cache = fetched * _FRAGMENT / _CACHE_BYTES
+    cache = fetched * _FRAGMENT / CACHE_PORT
     busy = overlapped(CHOSEN, np.maximum(multiply, issue), shared, cache)
 
     alone = SCHEDULERS * rows * keys * product
@@ -199,7 +198,7 @@ def _seconds(
     heads = math.prod(axis.extent for axis in parts.heads)
     blocks = of_keys * heads * -(-parts.row.extent // (SIDE * rows * warps))
     written = warps * rows * columns * SIDE * SIDE * _HALF / SECTOR
-    write = CHOSEN.store * written * SECTOR / _CACHE_BYTES
+    write = CHOSEN.store * written * SECTOR / CACHE_PORT
     registers, shared_of_block = _registers(parts, rows, keys), _shared_bytes(parts, rows, warps, keys, stages)
     resident = target.blocks_per_multiprocessor(threads, registers, shared_of_block)
 

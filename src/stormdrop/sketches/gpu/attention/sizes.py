@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....machine.gpu import WARP
-from ..half_matmul import SIDE
+from ..matrix_product import SIDE
 
 QUAD = 4
 """The elements that a thread reads from shared memory at once."""

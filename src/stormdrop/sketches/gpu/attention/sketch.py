@@ -158,7 +158,7 @@ def _shared_bytes(sizes: BlockSizes, parts: AttentionParts) -> int:
 
 def _seconds(sizes: BlockSizes, workload: Workload, target: Gpu) -> float:
     """The expected seconds, with those of another launch that adds up what parts hand on."""
-    parts, clock = _parts(workload), target.flops / target.multiprocessors / (2 * target.lanes)
+    parts, clock = _parts(workload), target.clock
     alone = max(_cycles(sizes, parts, target) / clock, workload.bytes / target.bandwidth) + LAUNCH
     handed_on = 2 * bytes_of_parts(parts, sizes.parts) / target.bandwidth
     return alone + (handed_on + LAUNCH if sizes.parts > 1 else 0.0)
