@@ -100,7 +100,7 @@ class CallableModel:
         if len(self.sizes) > 1:
             batched = self.metadata.batched
             fewer = f"; fewer rows of {', '.join(map(shown, batched))}" if batched else ""
-            lines.append(f"{'sizes':<8} {'; '.join(sizes_in_words(self.sizes))}{fewer}")
+            lines.append(f"{'sizes':<8} {'; '.join(sizes_in_words(self.sizes))}{self._inputs.ranges}{fewer}")
         return "\n  ".join([f"{type(self).__name__} {shown(self.metadata.name)}:", *lines])
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:

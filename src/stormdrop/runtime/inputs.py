@@ -203,10 +203,11 @@ class CallInputs:
         holding = [(count, index) for count, index in holding if count > min(rows)]
         if not holding:
             wanted = shapes_in_words(dict(zip(self.names, shapes, strict=True)))
-            raise InputError(f"{self._name} {lacking_size(self.sizes, self._batched, wanted)}{self._ranges()}")
+            raise InputError(f"{self._name} {lacking_size(self.sizes, self._batched, wanted)}{self.ranges}")
         return self._wanted[min(holding)[1]], min(rows)
 
-    def _ranges(self) -> str:
+    @property
+    def ranges(self) -> str:
         """The end of a message that says from where to where the ranges go, one behind the other."""
         if not self._opens:
             return ""

@@ -87,6 +87,7 @@ def folder(source: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory) ->
 def test_it_is_right_at_each_size(source: onnx.ModelProto, folder: Path) -> None:
     """Also where a range computes a size that was compiled, too."""
     model = sd.load(folder)
+    assert f"; x=1x17x32, and each from x=1x5x32 to x=1x{LAST}x32" in str(model)
     by_ranges, compiled = model.by_ranges(), {size.inputs[0].shape[1] for size in model.sizes}
     assert compiled == {1, 2, 3, 4, 5, 17, LAST}
     for n in range(1, LAST + 1):
