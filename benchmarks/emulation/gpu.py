@@ -87,7 +87,7 @@ HALVES = (
     "batch_matmul b=2 m=35 n=34 k=66 transpose_b=1 dtype=float16",
     "conv2d n=1 h=7 w=7 ci=8 co=16 kh=3 kw=3 pad=1 bias=1 act=relu dtype=bfloat16",
     "conv2d n=2 h=9 w=9 ci=3 co=10 kh=3 kw=3 stride=2 pad=1 residual=1 dtype=bfloat16",
-    "conv2d n=1 h=6 w=6 ci=32 co=48 kh=3 kw=3 pad=1 groups=2 dtype=float16",
+    "conv2d n=1 h=6 w=6 ci=32 co=48 kh=3 kw=3 pad=1 groups=2 dtype=bfloat16",
     "conv2d n=1 h=5 w=5 ci=64 co=64 kh=1 kw=1 groups=2 dtype=int8",
     "dense m=24 n=40 k=72 bias=1 dtype=uint8 zero_point=119",
     "attention b=2 m=19 n=41 k=16 v=32 dtype=float16",
