@@ -138,6 +138,7 @@ def compile_model_with(
         check_native(machine)
     check_nvcc(machine)
     check_range(shapes, machine, native)
+    ranges = has_range(shapes)
     with run.phase("import"):
         run.say("importing", checking=True)
         source = source_of(model)
@@ -162,11 +163,11 @@ def compile_model_with(
             **chosen_precision.provenance,
             "search": None,
         }
-        builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, library=library)
+        builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, library=library, open_sizes=ranges)
         built = builder.build(builder.winners)
     with run.phase("verify"):
         run.say("verifying")
-        right = Verifier(builder, references, out, native, options.seed, has_range(shapes))
+        right = Verifier(builder, references, out, native, options.seed, ranges)
         verified = verified_or_repaired(graph, builder, built, builder.winners, right, run.say)
         report = chosen_precision.report(builder.executable(verified.model, verified.combination))
     return CompileResult(

@@ -14,7 +14,7 @@ from onnx.helper import make_node
 from tiny_models import make_model
 
 import stormdrop as sd
-from stormdrop.errors import InputError, ModelError
+from stormdrop.errors import ArtifactError, InputError, ModelError
 from stormdrop.model.artifact.artifact_files import OPENS
 from stormdrop.model.artifact.loading import load_program
 from stormdrop.model.program.document import opens_from_json
@@ -168,5 +168,41 @@ def test_a_constant_that_is_another_one_at_each_size_is_refused() -> None:
     extra = [numpy_helper.from_array(np.array([value]), name) for name, value in (("zero", 0), ("end", 2**31))]
     extra.append(numpy_helper.from_array(np.arange(64, dtype="f4"), "table"))
     model = make_model(nodes, {}, {"x": ("n",)}, {"y": ("n",)}, extra=extra)
-    with pytest.raises(ModelError, match="a constant of it is no part of that of a larger size"):
+    with pytest.raises(ModelError, match="a constant at 21 is no part of that at 40"):
         sd.compile_model(model, shapes={"x": (sd.Range(20, 40),)}, fresh=True)
+
+
+def test_a_number_that_is_counted_is_refused() -> None:
+    """The number of rows is a constant of the same shape, and another value, at each size."""
+    nodes = [
+        make_node("Shape", ["x"], ["shape"]),
+        make_node("Gather", ["shape", "zero"], ["count"]),
+        make_node("Cast", ["count"], ["float"], to=onnx.TensorProto.FLOAT),
+        make_node("Mul", ["float", "factors"], ["scales"]),
+        make_node("Mul", ["x", "scales"], ["y"]),
+    ]
+    extra = [
+        numpy_helper.from_array(np.array([0]), "zero"),
+        numpy_helper.from_array(np.arange(8, dtype="f4"), "factors"),
+    ]
+    model = make_model(nodes, {}, {"x": ("n", 8)}, {"y": ("n", 8)}, extra=extra)
+    with pytest.raises(ModelError, match="a constant at 21 is no part of that at 40"):
+        sd.compile_model(model, shapes={"x": (sd.Range(20, 40), 8)}, fresh=True)
+
+
+def test_a_concatenation_and_a_native_model(tmp_path: Path) -> None:
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["a"]),
+        make_node("MatMul", ["x", "v"], ["b0"]),
+        make_node("Relu", ["b0"], ["b"]),
+        make_node("Concat", ["a", "b"], ["y"], axis=1),
+    ]
+    source = make_model(nodes, {"w": (16, 32), "v": (16, 64)}, {"x": ("n", 16)}, {"y": ("n", 96)})
+    source = seed_weights(source, seed=1)
+    w, v = (numpy_helper.to_array(each) for each in source.graph.initializer)
+    model = sd.compile_model(source, shapes={"x": (sd.Range(20, 40), 16)}, fresh=True)
+    for n in range(20, 41):
+        x = np.random.default_rng(n).normal(size=(n, 16)).astype("f4")
+        np.testing.assert_allclose(model(x), np.hstack([x @ w, np.maximum(x @ v, 0)]), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ArtifactError, match="runs at a range of sizes, which a native model does not"):
+        model.save(tmp_path / "native.sd", native=True)

@@ -496,6 +496,8 @@ class CompiledModel(CallableModel):
             raise ArtifactError(
                 f"{self.metadata.name}: was loaded from a native model and cannot be saved: copy its folder"
             )
+        if native and self._program.opens:
+            raise ArtifactError(f"{self.metadata.name}: runs at a range of sizes, which a native model does not")
         (folder / PROGRAM).write_bytes(to_json(self._program.program))
         opens = [OPENS] if self._program.opens else []
         if opens:

@@ -54,7 +54,8 @@ class ModelBuilder:
 
     `winners` are what the tuning of each task found, else what it has borrowed, else its default schedule. `defaults`
     are the default schedules; for a task whose default was tried and does not work, what its tuning found. With a
-    `board`, the models run there. A `library` has the kernels that other builders have compiled.
+    `board`, the models run there. A `library` has the kernels that other builders have compiled. With `open_sizes`,
+    models are built for `open`.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class ModelBuilder:
         provenance: Mapping[str, Any],
         board: Board | None = None,
         library: KernelLibrary | None = None,
+        open_sizes: bool = False,
     ) -> None:
         self._graph, self._target, self._provenance = graph, target, provenance
         self._create: CreateModel = CompiledModel if board is None else partial(BoardModel, board)
@@ -77,7 +79,8 @@ class ModelBuilder:
             each.task.task.index: Work(each.kernel.workload.flops, each.kernel.workload.bytes) for each in all_schedules
         }
         # Only the built-in sketches promise the same configurations for a slice of a wider output.
-        self._places = options.sketches in (None, BUILTIN)
+        # A kernel for any size writes a tensor of its own.
+        self._places = options.sketches in (None, BUILTIN) and not open_sizes
         self._schedules = {schedules.task.task.index: schedules for schedules in all_schedules if schedules.usable}
         self.winners: dict[int, Choice] = {index: schedules.winner for index, schedules in self._schedules.items()}
         self.defaults: dict[int, Choice] = {index: schedules.default for index, schedules in self._schedules.items()}

@@ -14,6 +14,7 @@ The sizes that were compiled divide the range: from each one to the next, its sc
 from __future__ import annotations
 
 import functools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,17 +24,20 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from tvm.ir import GenericConst
 from tvm.tirx import PrimFunc
 from tvm_ffi import structural_equal
 
 from ...errors import ModelError, UnsupportedFunction
 from ...ir.attributes import UNALIGNED
 from ...runtime.open_size import OpenSize, OpenStep, OpenTensor, OpenView, Terms
-from ...runtime.program import Constant, SizeProgram, Step, View
+from ...runtime.program import SizeProgram, Step, View
 from ...runtime.sizes import TensorInfo
 from ...sketches.contract import Variant
 from ..graph.graph import Graph
+from ..graph.tasks import kernel_calls
 from ..program.compiled import CompiledProgram
+from ..tensors import array_of
 from .checked import is_right
 from .generalised import OpenFunction, numbers_of
 from .probes import Probes
@@ -133,6 +137,25 @@ class _Sizes:
                 f"others are {different}"
             ) from error
         self._functions: dict[int, OpenFunction] = {}
+        self._check_constants()
+
+    def _check_constants(self) -> None:
+        """Raises `ModelError` unless each constant is, at each size, the first part of that of the largest size.
+
+        What the programs have are constants in the form of a schedule, which differs between sizes.
+        """
+        graphs = [self.compiled.graph.sizes[self.extents[extent]] for extent in self._order]
+        largest, *others = [_constants_of(graph) for graph in graphs]
+        for extent, constants in zip(self._order[1:], others, strict=True):
+            if len(constants) != len(largest):
+                raise ModelError(f"{self.name}: has no open sizes: it has other constants at {extent}")
+            for one, whole in zip(constants, largest, strict=True):
+                if one.value.data_ptr() == whole.value.data_ptr() and one.value.shape == whole.value.shape:
+                    continue  # equal constants of several sizes are one
+                array, of_largest = array_of(one), array_of(whole)
+                if array.ndim != of_largest.ndim or not np.array_equal(_first_part(of_largest, array.shape), array):
+                    where = f"at {extent} is no part of that at {self._order[0]}"
+                    raise ModelError(f"{self.name}: has no open sizes: a constant {where}")
 
     @property
     def programs(self) -> list[SizeProgram]:
@@ -234,10 +257,6 @@ class _Part:
             return own.index, fixed
         if not any(terms.open for terms in shape):
             return own.index, fixed
-        largest, *others = [_array(self._sizes.compiled.program, view) for view in views]
-        for array in others:
-            if not np.array_equal(_first_part(largest, array.shape), array):
-                raise UnsupportedFunction("a constant of it is no part of that of a larger size")
         return views[0].index, shape
 
     def _step(self, position: int, step: Step, views: Sequence[OpenView]) -> OpenStep:
@@ -255,6 +274,7 @@ class _Part:
         """The kernels of a step, each with the largest size that it is for."""
         if step.name not in self._known:
             function, task = self._sizes.function(position), self._sizes.task(position, self._program)
+            self._check_arguments(step, function)
             packed = self._schedules[0](task, function.at({_NAME: self._first})).transforms
             reasons = []
             for schedule in self._schedules:
@@ -266,6 +286,14 @@ class _Part:
             else:
                 raise UnsupportedFunction("; ".join(reasons))
         return self._known[step.name]
+
+    def _check_arguments(self, step: Step, function: OpenFunction) -> None:
+        """Raises `UnsupportedFunction` if a kernel has tensors of other shapes than its function."""
+        for view, parameter in zip(step.arguments, function.at({_NAME: self._first}).params, strict=True):
+            there = self._program.views[view]
+            elements = math.prod(int(extent) for extent in parameter.ty.shape)
+            if there.memory != "constant" and math.prod(there.shape) != elements:
+                raise UnsupportedFunction("it writes a part of a larger tensor")
 
     def _pieces(
         self,
@@ -478,9 +506,10 @@ def _likeness(program: SizeProgram) -> Any:
     return views, [(step.kind, step.reads, step.writes) for step in program.steps]
 
 
-def _array(program: CompiledProgram, view: View) -> NDArray[Any]:
-    constant: Constant = program.program.constants[view.index]
-    return program.constants[view.index].view(np.dtype(constant.dtype)).reshape(constant.shape)
+def _constants_of(graph: Graph) -> list[GenericConst]:
+    """The constants of the kernel calls of a graph, in their order."""
+    arguments = (argument for call in kernel_calls(graph.mod) for argument in call.args[1].fields)
+    return [argument for argument in arguments if isinstance(argument, GenericConst)]
 
 
 def _first_part(array: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:

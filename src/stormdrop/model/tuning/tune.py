@@ -426,13 +426,15 @@ def _final(job: _Job, tuned: TunedTasks, budget: Budget, baseline: Baseline) -> 
         with run.phase("compile"):
             provenance = provenance_of(job.imported.source, job.shapes, options, tuned, job.values)
             provenance |= precision.provenance
-            builder = ModelBuilder(job.graph, tuned.tasks, job.machine, job.of_kernels, provenance, board)
+            ranges = has_range(job.shapes)
+            builder = ModelBuilder(
+                job.graph, tuned.tasks, job.machine, job.of_kernels, provenance, board, open_sizes=ranges
+            )
             chosen = choose(builder, tuned, budget, job.imported.feeds, run, baseline)
         # What an interrupted tuning found does not replace an older model, which may be better.
         keeps_older = beside_older(Path(job.out)) if job.out is not None and run.interrupted else nullcontext(job.out)
         with run.phase("verify"), keeps_older as place:
             run.say("verifying")
-            ranges = has_range(job.shapes)
             right = Verifier(builder, job.imported.references, place, job.native, options.seed, ranges)
             verified = run.despite_interruption(
                 lambda: verified_or_repaired(job.graph, builder, chosen.model, chosen.combination, right, run.say)
