@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tvm
 from byte_products import convolution, inputs_of, product
+from tvm import te
 
 from stand_ins.cuda_on_host import SANITIZERS, execute_on_host
 from stand_ins.opencl_execution import EMULATED, Job, execute
@@ -44,6 +45,7 @@ WORKLOADS = {
     "second": product((19, 23, 45), ("int8", 0), ("uint8", 128), transposed=True),
     "both": product((19, 24, 48), ("uint8", 7), ("uint8", 255), batch=2),
     "dense": operators.dense(24, 40, 72, bias=1, act="relu", dtype="uint8", zero_point=131, requantize=1),
+    "whole_fragments": product((32, 32, 64), ("uint8", 3), constant=True),
     "convolution": convolution(119),
     "convolution_of_data": convolution(7, constant=False),
 }
@@ -75,6 +77,52 @@ def test_the_right_answer_with_plain_loops(workload: Workload) -> None:
             output = tvm.runtime.empty(expected.shape, str(expected.dtype))
             kernel.call(*map(tvm.runtime.tensor, variant.arguments(inputs)), output)
             np.testing.assert_array_equal(output.numpy(), expected, err_msg=kind)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    "workload",
+    [
+        operators.conv2d(1, 3, 3, 32, 16, 3, 3, dtype="int8", zero_point=3),
+        operators.conv2d(1, 3, 3, 32, 16, 3, 3, groups=2, bias=1, act="relu", dtype="bfloat16"),
+        operators.conv2d(1, 8, 8, 32, 1, 3, 3, bias=1, act="relu", dtype="bfloat16"),
+    ],
+    ids=["one_pixel", "one_pixel_of_groups", "one_column"],
+)
+def test_one_row_or_column(workload: Workload) -> None:
+    variant = GpuMma().apply(workload, A100, config_of(GpuMma(), workload))
+    inputs = inputs_of(workload) if workload.inputs[0].dtype == "int8" else workload.random_inputs(0)
+    (expected,) = evaluate_graph(workload.graph, inputs)
+    (kernel,) = compile_together([with_serial_loops(variant.anywhere)], Cpu.detect().tvm())
+    output = tvm.runtime.empty(expected.shape, str(expected.dtype))
+    kernel.call(*map(tvm.runtime.tensor, variant.arguments(inputs)), output)
+    np.testing.assert_allclose(output.numpy().astype("f4"), expected.astype("f4"), rtol=1e-2)
+
+
+@pytest.mark.compiles
+def test_the_correction_wraps_around_as_sums_do() -> None:
+    """Of more than 33,025 products of 255 and 255, the products of the zero points are more than 32 bits hold."""
+    workload = product((16, 16, 33_030), ("uint8", 255), ("uint8", 255), transposed=True)
+    inputs = inputs_of(workload)
+    (expected,) = evaluate_graph(workload.graph, inputs)
+    variant = GpuMma().apply(workload, A100, config_of(GpuMma(), workload))
+    (kernel,) = compile_together([with_serial_loops(variant.anywhere)], Cpu.detect().tvm())
+    output = tvm.runtime.empty(expected.shape, str(expected.dtype))
+    kernel.call(*map(tvm.runtime.tensor, variant.arguments(inputs)), output)
+    np.testing.assert_array_equal(output.numpy(), expected)
+
+
+def test_a_window_without_channels_stays_with_lanes() -> None:
+    """The sums of its weights are one number, which no axis of the output reads."""
+    x, f = te.placeholder((9, 9), "uint8", "x"), te.placeholder((3, 3), "int8", "f")
+    u, v = te.reduce_axis((0, 3)), te.reduce_axis((0, 3))
+
+    def value(i: Any, j: Any) -> Any:
+        return te.sum((x[i + u, j + v].astype("int32") - 7) * f[u, v].astype("int32"), axis=[u, v])
+
+    function = te.create_prim_func([x, f, te.compute((7, 7), value)])
+    names = [sketch.name for sketch, _ in sketches_for(Workload.create("window", function, [1]), A100)]
+    assert names and "gpu_mma" not in names
 
 
 @pytest.mark.compiles

@@ -176,6 +176,7 @@ def _matmul_of(fused: FusedContraction, parts: _Parts, dtypes: tuple[str, str], 
     batches, after = math.prod(axis.extent for axis in parts.batch), fused.epilogue or _copied(stage)
     ordered = stage.spatial == (*parts.batch, *parts.rows, parts.column)
     direct = ordered and extents == whole and not fused.producers and _reads_as_they_are(parts)
+    direct = direct and not bare.transforms  # an epilogue reads the sums that lie behind the constant
     if not direct:
         fused, after = _over_fragments(fused, parts, extents, whole, vectors)
     pairs = _pairs(after, after.axes[-1])

@@ -116,7 +116,7 @@ def _schedule(workload: Workload, config: Mapping[str, Any], tensorized: bool = 
     schedule = Schedule(tvm.IRModule({"main": matmul.fused.graph.function()}), debug_mask=0)
     block, output = _with_sums_in_registers(schedule, matmul, "warp" if tensorized else "local")
     loops = tile_in_warps(schedule, block, config, matmul.fragment_depth)
-    schedule.reverse_compute_at(output, loops.warps)
+    schedule.reverse_compute_at(output, loops.warps, preserve_unit_loops=True)
     _write_by_lanes(schedule, output, matmul.written)
     if tensorized:
         schedule.transform_layout(block, ("write", 0), _by_lanes(schedule, block))

@@ -131,21 +131,25 @@ def of_bare_bytes(workload: Workload) -> BareProduct:
     if not all(factor.is_byte for factor in factors):
         raise UnsupportedFunction("a factor is no byte")
     terms = math.prod(axis.extent for axis in stage.reductions)
-    correction: Expr = IntImm(_SUMS, terms * math.prod(factor.zero_point for factor in factors))
+    correction: Expr = IntImm(_SUMS, _wrapped(terms * math.prod(factor.zero_point for factor in factors)))
     loads, before = [], []
     packed: dict[int, _Packed] = {}
     for position, (factor, other) in enumerate(zip(factors, reversed(factors), strict=True)):
         load, parameter = factor.load, graph.parameters.index
         if other.zero_point:
             sums = _sums_of(stage, load, position)
+            if not sums.axes or all(axis.reduce for axis in sums.axes):
+                raise UnsupportedFunction("the sums of a factor are one number")
             times = math.prod(axis.extent for axis in stage.reductions if axis.var not in _used(load))
             constant = load.source in graph.parameters and parameter(load.source) in workload.constants
             if constant and len(graph.readers(load.source)) == 1:
-                holder = packed[parameter(load.source)] = _Packed(load.source, sums, -other.zero_point * times)
+                holder = packed[parameter(load.source)] = _Packed(
+                    load.source, sums, _wrapped(-other.zero_point * times)
+                )
                 correction, load = correction + holder.sum(_columns(stage, load)), holder.element(load)
             else:
                 before.append(_of_parameters(graph, stage, sums))
-                correction = correction - sums.buffer[_columns(stage, load)] * (other.zero_point * times)
+                correction = correction - sums.buffer[_columns(stage, load)] * _wrapped(other.zero_point * times)
         loads.append(load)
     products = intermediate("products", [axis.extent for axis in stage.spatial], _SUMS)
     own = tuple(axis.var for axis in stage.spatial)
@@ -247,3 +251,8 @@ class _Packed:
         value = tirx.if_then_else(row.var < self._rows, element, prim.Cast(str(self._source.dtype), byte))
         pack = Stage("with_sums", (row, column), self.buffer, (row.var, column.var), value)
         return StageGraph((self._source, self.buffer), (self._sums, pack)).function()
+
+
+def _wrapped(number: int) -> int:
+    """A number as 32 bits hold it: sums wrap around there, too."""
+    return (number + 2**31) % 2**32 - 2**31
