@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_of_a_session(database: Path, tmp_path: Path, capfd: pytest.CaptureFixtu
     assert session["id"] in text
     assert "stormdrop tune-op matmul m=32 n=32 k=32" in text
     assert "prim_func" in text
-    assert "Its steps" in text and "\nloops\n" in text
+    assert "Its steps" in text and re.search("[>\n]loops\n", text)  # first, if the schedule splits and packs nothing
 
 
 def test_of_all_records(database: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
