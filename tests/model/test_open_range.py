@@ -16,10 +16,10 @@ from stormdrop.model.inputs.open_range import Range, check_range, has_range
 @pytest.mark.parametrize(
     ("first", "last", "compiled"),
     [
-        (1, 512, [512, 1, 2, 3, 4, 5, 17, 65, 257]),
+        (1, 512, [512, 1, 2, 3, 4, 5, 18, 70, 278]),
         (1, 2, [2, 1]),
-        (16, 64, [64, 16, 17]),
-        (7, 100, [100, 7, 17, 65]),
+        (16, 64, [64, 16, 18]),
+        (7, 100, [100, 7, 18, 70]),
         (20, 30, [30, 20, 21]),
     ],
 )

@@ -130,7 +130,7 @@ class ModelBuilder:
             return self._schedules[index].sketch(name).apply(workload, self._target, config)
 
         program = model._program
-        kernels = {name: self.library.function(name) for name in program.program.kernels}
+        kernels = {name: self.library.function(name) for name in program.program.kernels if name in model.symbols}
         compiled = Compiled(self._graph, program, model.symbols, kernels)
         schedules = [schedule, schedule_plainly, schedule_without_vectors]
         model.open(*open_program(compiled, schedules, self.library))

@@ -17,8 +17,8 @@ _STEP = 4
 class Range(Collection[int]):
     """All sizes from one to another.
 
-    A model is compiled and tuned for a few of them: those up to four; 5, 17, 65 and so on; and the last one. One more
-    than a power of two leaves a tail behind its tiles, as most sizes of a range do.
+    A model is compiled and tuned for a few of them: those up to four; 5, 18, 70 and so on; and the last one. They leave
+    a tail behind tiles, as most sizes of a range do, and other remainders than each other.
 
     Args:
         first: The least size.
@@ -29,7 +29,7 @@ class Range(Collection[int]):
 
     Example:
         >>> list(Range(1, 512))
-        [512, 1, 2, 3, 4, 5, 17, 65, 257]
+        [512, 1, 2, 3, 4, 5, 18, 70, 278]
         >>> 77 in Range(1, 512)
         True
     """
@@ -47,7 +47,7 @@ class Range(Collection[int]):
         size = _SMALL + 1
         while size < self.last:
             compiled.update([size] if size > self.first else [])
-            size = (size - 1) * _STEP + 1
+            size = size * _STEP - 2  # 18, 70, 278: of other remainders than those before
         if len(compiled) == 1:
             compiled.add(self.first + 1)  # what a size changes is seen at three of them
         yield self.last

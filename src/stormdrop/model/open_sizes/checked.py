@@ -54,7 +54,7 @@ def _random(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array
 
 def _unwritten(shape: Sequence[int], dtype: str) -> Array:
     """Memory whose elements nothing computes."""
-    return np.full(shape, np.nan if is_float(dtype) else 1, dtype)
+    return np.full(shape, np.nan if is_float(dtype) else 0 if dtype == "bool" else np.iinfo(dtype).min, dtype)
 
 
 def _close(output: Array, wanted: Array) -> bool:

@@ -206,7 +206,7 @@ class _Part:
         self._first, self._last = first, last
         self._tried = library.empty()  # what is tried, and does not become a part of the model
         self._program = sizes.at(first)
-        self._known: dict[str, tuple[tuple[int, str], ...]] = {}
+        self._known: dict[tuple[int, ...], tuple[tuple[int, str], ...]] = {}
 
     def size(self) -> OpenSize:
         """The program of the part."""
@@ -263,7 +263,7 @@ class _Part:
         if step.kind == "part":
             raise ModelError(f"{self._sizes.name}: onnxruntime runs a part of it, which has no open sizes")
         names: tuple[tuple[int, str], ...] = ((self._last, step.name),)
-        if step.kind == "kernel" and any(terms.open for view in step.arguments for terms in views[view].shape):
+        if step.kind == "kernel" and self._sizes.function(position).open:
             try:
                 names = self._kernels_of(position, step)
             except UnsupportedFunction as error:
@@ -272,20 +272,21 @@ class _Part:
 
     def _kernels_of(self, position: int, step: Step) -> tuple[tuple[int, str], ...]:
         """The kernels of a step, each with the largest size that it is for."""
-        if step.name not in self._known:
+        key = tuple(self._sizes.task(position, program) for program in self._sizes.programs)
+        if key not in self._known:
             function, task = self._sizes.function(position), self._sizes.task(position, self._program)
             self._check_arguments(step, function)
             packed = self._schedules[0](task, function.at({_NAME: self._first})).transforms
             reasons = []
             for schedule in self._schedules:
                 try:
-                    self._known[step.name] = tuple(self._pieces(step.name, function, partial(schedule, task), packed))
+                    self._known[key] = tuple(self._pieces(step.name, function, partial(schedule, task), packed))
                     break
                 except UnsupportedFunction as error:
                     reasons.append(str(error))
             else:
                 raise UnsupportedFunction("; ".join(reasons))
-        return self._known[step.name]
+        return self._known[key]
 
     def _check_arguments(self, step: Step, function: OpenFunction) -> None:
         """Raises `UnsupportedFunction` if a kernel has tensors of other shapes than its function."""
@@ -333,15 +334,22 @@ class _Part:
                 piece = _Piece(None, first, ())
                 kernel = self._finished(name, made(first))
             run = self._compiled(kernel, name)
-            for extent in {first, piece.last, *piece.others}:
+            last = piece.last
+            for extent in range(first, piece.last + 1):
+                alike = piece.function is None or structural_equal(piece.function.at({_NAME: extent}), made(extent))
+                if alike and first < extent < piece.last:
+                    continue
                 if not is_right(run, function.at({_NAME: extent}), variant(extent)):
-                    raise UnsupportedFunction(f"what its schedule makes at other sizes is wrong at {extent}")
+                    last = extent - 1
+                    break
+            if last < first:
+                raise UnsupportedFunction(f"what its schedule makes at other sizes is wrong at {first}")
             symbol = self._library.symbol(kernel, f"{name}_open")
             self._kernels[symbol] = kernel
-            yield piece.last, symbol
-            if piece.last == self._last:
+            yield last, symbol
+            if last == self._last:
                 return
-            first = piece.last + 1
+            first = last + 1
         raise UnsupportedFunction(f"its schedule changes from size to size, as at {first}")
 
     def _compiled(self, kernel: PrimFunc, name: str) -> Any:
