@@ -331,7 +331,7 @@ class _Part:
                 assert piece.function is not None
                 kernel = self._finished(name, piece.function.with_variables())
             except UnsupportedFunction:
-                piece = _Piece(None, first, ())
+                piece = _Piece(None, first)
                 kernel = self._finished(name, made(first))
             run = self._compiled(kernel, name)
             last = piece.last
@@ -373,12 +373,10 @@ class _Piece(NamedTuple):
     Attributes:
         function: The function at any of them; None if the piece is one size.
         last: The last size.
-        others: The sizes at which it is known that the schedule makes another function.
     """
 
     function: OpenFunction | None
     last: int
-    others: tuple[int, ...]
 
 
 def _longest(made: Callable[[int], PrimFunc], first: int, last: int) -> _Piece:
@@ -406,20 +404,12 @@ def _longest(made: Callable[[int], PrimFunc], first: int, last: int) -> _Piece:
             if end - first <= _CLOSE:
                 raise
         end = (first + end) // 2
-    others: list[int] = []
 
     def holds(extent: int) -> bool:
         near = (extent, extent + 1) if extent < last else (extent, extent - 1)
-        for each in near:
-            if structural_equal(function.at({_NAME: each}), made(each)):
-                return True
-            others.append(each)
-        return False
+        return any(structural_equal(function.at({_NAME: each}), made(each)) for each in near)
 
-    end = _end(holds, first, last)
-    for extent in (*close, *distant):
-        holds(extent)
-    return _Piece(function, end, tuple(extent for extent in others if extent <= end))
+    return _Piece(function, _end(holds, first, last))
 
 
 def _generalised(made: Callable[[int], PrimFunc], extents: Sequence[int]) -> OpenFunction:
