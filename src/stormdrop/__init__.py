@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .machine.cpu import Cpu, Target, parse_machine
     from .machine.limits.peak import peak
     from .model import compile_model, load, tune_model
-    from .model.inputs.open_range import Range
+    from .model.inputs.size_range import Range
     from .records import open_store
     from .sketches import rules
     from .sketches.template import template
@@ -79,7 +79,7 @@ _HOME = {
     "Cpu": ".machine.cpu:Cpu",
     "Ordinal": ".space:Ordinal",
     "Progress": ".tuning.result:Progress",
-    "Range": ".model.inputs.open_range:Range",
+    "Range": ".model.inputs.size_range:Range",
     "Space": ".space:Space",
     "Split": ".space:Split",
     "Target": ".machine.cpu:Target",

@@ -10,7 +10,8 @@ import stormdrop as sd
 from stormdrop.cli.options import shapes
 from stormdrop.errors import InputError
 from stormdrop.machine.cpu import parse_machine
-from stormdrop.model.inputs.open_range import Range, check_range, has_range
+from stormdrop.model.inputs.open_range import between, check_range, has_range
+from stormdrop.model.inputs.size_range import Range
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,16 @@ def test_what_is_compiled(first: int, last: int, compiled: list[int]) -> None:
     assert list(Range(first, last)) == compiled
     assert len(Range(first, last)) == len(compiled)
     assert first in Range(first, last) and last in Range(first, last) and last + 1 not in Range(first, last)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "compiled"),
+    [(1, 512, (512, 1, 2, 15, 119)), (1, 32, (32, 1, 2, 9)), (224, 640, (640, 224, 379)), (1, 2, (2, 1)), (1, 3, (3, 1, 2))],
+)
+def test_what_is_compiled_of_several_ranges(first: int, last: int, compiled: tuple[int, ...]) -> None:
+    one = Range(first, last)
+    assert one.few == compiled
+    assert not set(one.between) & {*one, *one.few} and all(size in one for size in one.between)
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 5), (5, 5), (6, 5), (1.5, 4)])
@@ -50,6 +61,19 @@ def test_where_none_is_possible() -> None:
     check_range(given, parse_machine("native"), native=False)
     with pytest.raises(InputError, match="list sizes, or leave native out"):
         check_range(given, parse_machine("native"), native=True)
+    with pytest.raises(InputError, match="not possible beside a list of sizes"):
+        check_range({"x": ((1, 4), sd.Range(1, 8))}, parse_machine("native"), native=False)
     with pytest.raises(InputError, match="not on cuda/a100: list sizes"):
         check_range(given, parse_machine("cuda/a100"), native=False)
     check_range({"x": (1, 8)}, parse_machine("cuda/a100"), native=False)
+
+
+def test_what_is_imported_to_see_whether_a_model_is_the_same_there() -> None:
+    """One dimension has several ranges of its own; equal ranges have equal sizes."""
+    tokens, batch = sd.Range(1, 512), sd.Range(1, 32)
+    further = between({"ids": (batch, tokens), "mask": (batch, tokens), "x": (4, 3)})
+    assert len(further) == max(len(tokens.between), len(batch.between)) >= 3
+    for shapes_there in further:
+        b, n = shapes_there["ids"]
+        assert shapes_there["mask"] == (b, n) and shapes_there["x"] == (4, 3)
+        assert b in batch and n in tokens and b not in batch.few and n not in tokens.few

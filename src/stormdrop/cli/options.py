@@ -14,7 +14,7 @@ import typer
 from ..errors import ArtifactError, InputError, ModelError, OperatorError
 from ..model.artifact.artifact_files import check_writable
 from ..model.inputs.combinations import MOST_SIZES
-from ..model.inputs.open_range import Range
+from ..model.inputs.size_range import Range
 from ..search import names, names_with
 from ..search.presets import PAPER
 from ..tuning.duration import seconds_of

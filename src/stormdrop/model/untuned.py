@@ -24,11 +24,12 @@ from .building.builder import ModelBuilder, provenance_of, source_of
 from .building.kernel_library import KernelLibrary
 from .building.repair import verified_or_repaired
 from .building.saving import Verifier, check_native
-from .importer.any_model import Model, import_model
+from .importer.any_model import Model
 from .inputs.combinations import GivenShapes
 from .inputs.given import Data
 from .inputs.inputs import Values
 from .inputs.open_range import check_range, has_range
+from .open_sizes.open_graph import import_for_sizes
 from .passes.attention import with_attention
 from .precision.choice import in_precision
 from .tuning.result import CompileResult
@@ -142,7 +143,7 @@ def compile_model_with(
     with run.phase("import"):
         run.say("importing", checking=True)
         source = source_of(model)
-        graph = import_model(model, shapes, example_inputs, values)
+        graph = import_for_sizes(model, shapes, example_inputs, values)
         graph = with_attention(graph, machine, options)
     with run.phase("verify"):
         run.say(f"verifying the import of {len(graph.tasks)} kernels", checking=True)

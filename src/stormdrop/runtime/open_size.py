@@ -9,6 +9,7 @@ Its kernels take their extents from the shapes of their arguments.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -96,24 +97,53 @@ class OpenView:
 
 
 @dataclass(frozen=True)
+class Case:
+    """What a step is for some values of its variables.
+
+    Attributes:
+        name: The name of the kernel, as that of a `Step`.
+        least: The least value of each variable.
+        most: The largest one.
+    """
+
+    name: str
+    least: tuple[int, ...] = ()
+    most: tuple[int, ...] = ()
+
+    def takes(self, values: Sequence[int]) -> bool:
+        """Whether it is for these values."""
+        return all(map(operator.le, self.least, values)) and all(map(operator.le, values, self.most))
+
+
+@dataclass(frozen=True)
 class OpenStep:
     """One step of an execution, as `Step`.
 
     Attributes:
         kind: As that of a step.
-        names: What it is, up to which value of the parameter: the first one that is not exceeded counts.
+        cases: What it is. The first case that takes the values of the variables counts.
         reads: The views that are read.
         writes: The views that are written.
+        variables: What the cases depend on, such as the number of rows of a matrix.
     """
 
     kind: Kind
-    names: tuple[tuple[int, str], ...]
+    cases: tuple[Case, ...]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    variables: tuple[Terms, ...] = ()
 
-    def at(self, extent: int) -> Step:
-        """The step at a value of the parameter."""
-        return Step(self.kind, next(name for last, name in self.names if extent <= last), self.reads, self.writes)
+    def at(self, sizes: Sizes) -> Step:
+        """The step at these sizes.
+
+        Raises:
+            ValueError: It has no case for them.
+        """
+        values = _at(self.variables, sizes)
+        for case in self.cases:
+            if case.takes(values):
+                return Step(self.kind, case.name, self.reads, self.writes)
+        raise ValueError(f"a step has no kernel for {dict(sizes)}")
 
 
 @dataclass(frozen=True)
@@ -134,7 +164,7 @@ class OpenSize:
     """The program of a model at any size of a range.
 
     Attributes:
-        first: The least value of each parameter.
+        first: The least value of each parameter. What has one value only is no parameter.
         last: The largest one.
         inputs: What it takes.
         outputs: What it gives.
@@ -199,8 +229,7 @@ class OpenSize:
             views.append(View(view.memory, index, offset, shape, view.dtype, view.tensor))
         inputs = tuple(each.at(sizes) for each in self.inputs)
         outputs = tuple(each.at(sizes) for each in self.outputs)
-        (extent,) = sizes.values()
-        steps = tuple(step.at(extent) for step in self.steps)
+        steps = tuple(step.at(sizes) for step in self.steps)
         return SizeProgram(inputs, outputs, tuple(storage), tuple(views), steps), cuts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from tiny_models import make_model
 import stormdrop as sd
 from stormdrop.errors import ArtifactError, InputError, ModelError
 from stormdrop.machine.cpu import Cpu
+from stormdrop.model import untuned
 from stormdrop.model.artifact.artifact_files import OPENS
 from stormdrop.model.artifact.loading import load_program
+from stormdrop.model.importer.any_model import import_model
+from stormdrop.model.open_sizes.open_graph import check_graphs
 from stormdrop.model.program.document import opens_from_json
 from stormdrop.model.random_weights import seed_weights
 
@@ -124,7 +128,8 @@ def _lengthen(opened: dict[str, Any]) -> None:
     """Makes a range end behind the table of positions, which has 64 of them."""
     opened["last"]["n"] = 100
     for step in opened["steps"]:
-        step["names"][-1][0] = 100
+        for case in step["cases"]:
+            case["most"] = [10_000] * len(case["most"])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +137,7 @@ def _lengthen(opened: dict[str, Any]) -> None:
     [
         (lambda opens: opens[0]["views"].pop(), "which there are not|an argument that is no view"),
         (lambda opens: opens[0]["last"].update(n=1), "a range is from"),
-        (lambda opens: opens[-1]["last"].update(n=100), "has a step that ends before"),
+        (lambda opens: opens[-1]["last"].update(n=100), "a step has no kernel for"),
         (lambda opens: [_lengthen(each) for each in opens], "a range needs .* elements of constant"),
         (lambda opens: opens.append(3), "Expected `object`"),
     ],
@@ -157,10 +162,48 @@ def test_a_tuned_model(source: onnx.ModelProto) -> None:
     np.testing.assert_allclose(tuned(x), expected(source, x), rtol=1e-4, atol=1e-4)
 
 
-def test_two_ranges_are_refused() -> None:
-    model = make_model([make_node("Relu", ["x"], ["y"])], {}, {"x": ("b", "n", 4)}, {"y": ("b", "n", 4)})
-    with pytest.raises(ModelError, match="a range for one size is possible, not for 2"):
-        sd.compile_model(model, shapes={"x": (sd.Range(20, 22), sd.Range(30, 40), 4)}, fresh=True)
+def test_two_ranges() -> None:
+    """Rows of a product are counted in one number, and softmax is over one of two."""
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["p"]),
+        make_node("Softmax", ["p"], ["s"], axis=1),
+        make_node("Transpose", ["s"], ["y"], perm=[0, 2, 1]),
+    ]
+    source = seed_weights(make_model(nodes, {"w": (16, 24)}, {"x": ("b", "n", 16)}, {"y": ("b", 24, "n")}), seed=1)
+    w = numpy_helper.to_array(source.graph.initializer[0])
+    model = sd.compile_model(source, shapes={"x": (sd.Range(2, 7), sd.Range(3, 40), 16)}, fresh=True)
+    assert "and each from x=2x3x16 to x=7x40x16" in str(model)
+    rng = np.random.default_rng(0)
+    for b, n in itertools.product(range(2, 8), range(3, 41)):
+        x = rng.normal(size=(b, n, 16)).astype("f4")
+        p = np.exp(x @ w)
+        np.testing.assert_allclose(model(x), (p / p.sum(1, keepdims=True)).transpose(0, 2, 1), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match="has no size x=8x40x16"):
+        model(np.zeros((8, 40, 16), "f4"))
+
+
+def test_a_part_by_onnxruntime_is_refused_before_anything_is_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(untuned, "recorded_tasks", None)
+    model = make_model([make_node("Det", ["x"], ["y"])], {}, {"x": ("n", 3, 3)}, {"y": ("n",)})
+    with pytest.raises(ModelError, match=r"has no open sizes: onnxruntime runs a part of it \(Det\)"):
+        sd.compile_model(model, shapes={"x": (sd.Range(20, 40), 3, 3)}, fresh=True)
+
+
+def test_what_is_checked_between_compiled_sizes() -> None:
+    """A model that is another one there. Here the other sizes are those of another model."""
+
+    def at(sizes: Any, factor: float, operator: str = "Mul") -> Any:
+        extra = [numpy_helper.from_array(np.full(8, factor, "f4"), "factors")]
+        node = make_node(operator, ["x", "factors"], ["y"])
+        return import_model(make_model([node], {}, {"x": ("n", 8)}, {"y": ("n", 8)}, extra=extra), {"x": (sizes, 8)})
+
+    graph = at(sd.Range(20, 40), 3.0)
+    check_graphs(graph, [at(25, 3.0), at(39, 3.0)])
+    with pytest.raises(ModelError, match="a constant has other values at another size"):
+        check_graphs(graph, [at(25, 3.0), at(39, 4.0)])
+    with pytest.raises(ModelError, match="at n = 39 it has other kernels than at any compiled size"):
+        check_graphs(graph, [at(25, 3.0), at(39, 3.0, "Add")])
 
 
 def test_a_constant_that_is_another_one_at_each_size_is_refused() -> None:
@@ -174,7 +217,7 @@ def test_a_constant_that_is_another_one_at_each_size_is_refused() -> None:
     extra = [numpy_helper.from_array(np.array([value]), name) for name, value in (("zero", 0), ("end", 2**31))]
     extra.append(numpy_helper.from_array(np.arange(64, dtype="f4"), "table"))
     model = make_model(nodes, {}, {"x": ("n",)}, {"y": ("n",)}, extra=extra)
-    with pytest.raises(ModelError, match="a constant at 21 is no part of that at 40"):
+    with pytest.raises(ModelError, match="a constant has other values at another size"):
         sd.compile_model(model, shapes={"x": (sd.Range(20, 40),)}, fresh=True)
 
 
@@ -192,7 +235,7 @@ def test_a_number_that_is_counted_is_refused() -> None:
         numpy_helper.from_array(np.arange(8, dtype="f4"), "factors"),
     ]
     model = make_model(nodes, {}, {"x": ("n", 8)}, {"y": ("n", 8)}, extra=extra)
-    with pytest.raises(ModelError, match="a constant at 21 is no part of that at 40"):
+    with pytest.raises(ModelError, match="a constant has other values at another size"):
         sd.compile_model(model, shapes={"x": (sd.Range(20, 40), 8)}, fresh=True)
 
 

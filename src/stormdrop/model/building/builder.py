@@ -34,7 +34,9 @@ from ..graph.onnx_origin import origin_of
 from ..graph.place import Place
 from ..inputs.combinations import GivenShapes, is_list
 from ..inputs.inputs import Values
+from ..open_sizes.kernels import Scheduled
 from ..open_sizes.open_program import Compiled, open_program
+from ..open_sizes.trials import Trials
 from ..verification.verify import Verification
 from .board import Board, BoardModel
 from .compile import CreateModel, PlacedVariant, apply_variants, build, plain_schedules
@@ -115,25 +117,27 @@ class ModelBuilder:
         """
         plain = plain_schedules(self._target)
 
-        def schedule_plainly(_: int, function: tirx.PrimFunc) -> Variant:
-            return Variant(plain(function).function)
+        def schedule_plainly(_: int, function: tirx.PrimFunc) -> Scheduled:
+            return Scheduled(Variant(plain(function).function))
 
-        def schedule_without_vectors(_: int, function: tirx.PrimFunc) -> Variant:
-            return Variant(schedule_fallback(function, lanes=1).function)
+        def schedule_without_vectors(_: int, function: tirx.PrimFunc) -> Scheduled:
+            return Scheduled(Variant(schedule_fallback(function, lanes=1).function))
 
-        def schedule(index: int, function: tirx.PrimFunc) -> Variant:
+        def schedule(index: int, function: tirx.PrimFunc) -> Scheduled:
             choice = combination.get(index, PLAIN)
             if choice == PLAIN:
                 return schedule_plainly(index, function)
             task, (name, config) = self._graph.tasks[index], choice
-            workload = Workload.create(task.name, function, task.constants)
-            return self._schedules[index].sketch(name).apply(workload, self._target, config)
+            workload, sketch = Workload.create(task.name, function, task.constants), self._schedules[index].sketch(name)
+            return Scheduled(sketch.apply(workload, self._target, config), sketch.max_error)
 
         program = model._program
         kernels = {name: self.library.function(name) for name in program.program.kernels if name in model.symbols}
         compiled = Compiled(self._graph, program, model.symbols, kernels)
         schedules = [schedule, schedule_plainly, schedule_without_vectors]
-        model.open(*open_program(compiled, schedules, self.library))
+        assert isinstance(self._target, Cpu)
+        with Trials(self._target) as trials:
+            model.open(*open_program(compiled, schedules, self.library, trials))
 
     def executable(self, model: CompiledModel, combination: Mapping[int, Choice]) -> CompiledModel:
         """The model of a combination as this machine can run it: itself, or what stands in for it; see `StandIn`."""

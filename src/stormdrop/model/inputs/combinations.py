@@ -16,6 +16,7 @@ from typing import TypeAlias
 from typing_extensions import TypeIs
 
 from ...errors import ModelError, shown
+from .size_range import Range
 
 Shapes = Mapping[str, tuple[int, ...]]
 """One shape for each input, by the name of the input."""
@@ -58,6 +59,11 @@ def all_shapes(given: GivenShapes | None, names: Callable[[], Names], model: str
         return [{key: tuple(size for size in shape if not is_list(size)) for key, shape in shapes.items()}]
     groups = _groups(shapes, lists, names(), model)
     choices = {group: lists[dimensions[0]] for group, dimensions in groups.items()}
+    ranges = {
+        group: size for group, ((key, axis), *_) in groups.items() if isinstance(size := shapes[key][axis], Range)
+    }
+    if len(ranges) > 1:
+        choices |= {group: each.few for group, each in ranges.items()}
     count = 1
     for sizes in choices.values():
         count *= len(sizes)

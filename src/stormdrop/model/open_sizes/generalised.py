@@ -16,7 +16,7 @@ from typing import Any
 import tvm
 from tvm.ir.prim.expr import IntImm
 from tvm.tirx import For, ForKind, PrimFunc
-from tvm_ffi import structural_equal, structural_map, structural_walk
+from tvm_ffi import StructuralKey, structural_equal, structural_map, structural_walk
 
 from ...errors import UnsupportedFunction
 from ...ir.expressions import as_type
@@ -34,12 +34,15 @@ class OpenFunction:
         functions: The function at each probe.
         probes: The probes.
 
+    Attributes:
+        parameters: The names of the parameters.
+
     Raises:
         UnsupportedFunction: The functions differ in more than numbers, or in a number that no terms give.
     """
 
     def __init__(self, functions: Sequence[PrimFunc], probes: Probes) -> None:
-        self._first, self._parameters = functions[0], probes.parameters
+        self._first, self.parameters = functions[0], probes.parameters
         lists = [numbers_of(function) for function in functions]
         if len(set(map(len, lists))) > 1:
             raise UnsupportedFunction("it has other statements at another size")
@@ -66,7 +69,7 @@ class OpenFunction:
             UnsupportedFunction: No argument has a parameter as an extent, or a vector would have as many elements.
         """
         dtype = str(self._first.params[0].ty.shape[0].ty.dtype)  # an extent that defines a variable has its type
-        variables = {name: tvm.ir.Var(name, dtype) for name in self._parameters}
+        variables = {name: tvm.ir.Var(name, dtype) for name in self.parameters}
         needed = {name for terms in self._terms if terms for names, _ in terms.factors for name in names}
         function = self._changed(lambda number, terms: _expression(terms, variables, str(number.ty.dtype)))
         extents = [extent for each in function.params for extent in each.ty.shape]
@@ -88,6 +91,11 @@ class OpenFunction:
 
         result: PrimFunc = structural_map(self._first, ((IntImm, changed),))
         return result
+
+
+def outline(function: PrimFunc) -> StructuralKey:
+    """What a function is without its numbers."""
+    return StructuralKey(structural_map(function, ((IntImm, lambda number: IntImm(str(number.ty.dtype), 0)),)))
 
 
 def numbers_of(function: PrimFunc) -> list[int]:

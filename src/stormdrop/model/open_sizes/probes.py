@@ -50,16 +50,17 @@ class Probes:
         self.sizes = tuple(sizes)
         self.parameters = tuple(sizes[0])
         self._divisors = sorted(set(divisors) - {1})
+        different = len({tuple(each.values()) for each in sizes})
+        powers = sorted(itertools.product((1, 2), repeat=len(self.parameters)), key=sum)
         self._forms = [
             _Form(products, matrix)
-            for power in (1, 2)
-            for products in [_products(self.parameters, power)]
+            for products in [_products(self.parameters, of_each) for of_each in powers]
             for matrix in [_values(products, sizes)]
-            if len(sizes) > len(products) == np.linalg.matrix_rank(matrix)
+            if different > len(products) == np.linalg.matrix_rank(matrix)
         ]
         if not self._forms:
-            needed = len(_products(self.parameters, 1)) + 1
-            raise ValueError(f"{needed} different sizes or more are needed, not {len(sizes)}")
+            needed = len(_products(self.parameters, powers[0])) + 1
+            raise ValueError(f"{needed} different sizes or more are needed, not {different}")
 
     def terms(self, numbers: Sequence[int]) -> Terms:
         """What a number is at any size.
@@ -72,15 +73,18 @@ class Probes:
         """
         if len(set(numbers)) == 1:
             return Terms((((), numbers[0]),))
-        times = math.gcd(*numbers)
-        quotients = [number // times for number in numbers]
-        for form, rounds_up in itertools.product(self._forms, (True, False)):
-            solution, *_ = np.linalg.lstsq(form.values, np.array(quotients, np.float64), rcond=None)
-            for divisor in (1, *self._divisors):
-                factors = np.rint(solution * divisor).astype(np.int64).tolist()
-                terms = self._rounded(form.products, factors, divisor, quotients, rounds_up)
-                if terms is not None:
-                    return Terms(_multiplied(terms.factors, times)) if divisor == 1 else replace(terms, times=times)
+        common = math.gcd(*numbers)
+        every_time = [times for times in (*reversed(self._divisors), 1) if common % times == 0]
+        tries = [(1, (1,)), *((times, (1, *self._divisors)) for times in dict.fromkeys((common, *every_time)))]
+        for times, divisors in tries:
+            quotients = [number // times for number in numbers]
+            for form, rounds_up in itertools.product(self._forms, (True, False)):
+                solution, *_ = np.linalg.lstsq(form.values, np.array(quotients, np.float64), rcond=None)
+                for divisor in divisors:
+                    factors = np.rint(solution * divisor).astype(np.int64).tolist()
+                    terms = self._rounded(form.products, factors, divisor, quotients, rounds_up)
+                    if terms is not None:
+                        return Terms(_multiplied(terms.factors, times)) if divisor == 1 else replace(terms, times=times)
         raise UnsupportedFunction(f"{', '.join(map(str, numbers))} at its sizes is no sum of products of them")
 
     def _rounded(
@@ -106,9 +110,9 @@ class Probes:
         return Terms((*pairs, ((), constant)) if constant else pairs, divisor)
 
 
-def _products(parameters: Sequence[str], power: int) -> Products:
+def _products(parameters: Sequence[str], most: Sequence[int]) -> Products:
     """The products in which each parameter occurs at most so many times, the empty one last."""
-    powers = itertools.product(range(power, -1, -1), repeat=len(parameters))
+    powers = itertools.product(*(range(power, -1, -1) for power in most))
     return [tuple(name for name, count in zip(parameters, each, strict=True) for _ in range(count)) for each in powers]
 
 

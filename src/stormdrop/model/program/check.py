@@ -6,6 +6,7 @@ kernel does with its arguments is in its machine code.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -70,7 +71,7 @@ def check_program(program: Program, parts: int | None = None) -> None:
 
 
 def check_opens(opens: Sequence[OpenSize], program: Program) -> None:
-    """Checks the programs of ranges of sizes, at the first and the last size of each.
+    """Checks the programs of ranges of sizes, at the corners of each.
 
     Args:
         opens: The programs.
@@ -82,10 +83,12 @@ def check_opens(opens: Sequence[OpenSize], program: Program) -> None:
     for each in opens:
         if not each.first.keys() == each.last.keys() or any(each.first[name] > each.last[name] for name in each.first):
             raise ValueError(f"a range is from {dict(each.first)} to {dict(each.last)}")
-        if any(step.names[-1][0] < max(each.last.values()) for step in each.steps):
-            raise ValueError(f"a range to {dict(each.last)} has a step that ends before")
-        for sizes in (each.first, each.last):
-            size, cuts = each.at(sizes, len(program.constants))
+        for extents in itertools.product(*zip(each.first.values(), each.last.values(), strict=True)):
+            sizes = dict(zip(each.first, extents, strict=True))
+            try:
+                size, cuts = each.at(sizes, len(program.constants))
+            except KeyError as error:
+                raise ValueError(f"a range depends on {error}, which no input has") from error
             constants = list(program.constants)
             for cut in cuts:
                 whole = program.constants[cut.constant] if 0 <= cut.constant < len(program.constants) else None

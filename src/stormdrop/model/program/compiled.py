@@ -51,5 +51,6 @@ class CompiledProgram:
     @property
     def kernels(self) -> tuple[str, ...]:
         """The symbols of all kernels, those of ranges of sizes included."""
-        opened = (name for each in self.opens for step in each.steps if step.kind == "kernel" for _, name in step.names)
+        steps = (step for each in self.opens for step in each.steps if step.kind == "kernel")
+        opened = (case.name for step in steps for case in step.cases)
         return tuple(dict.fromkeys([*self.program.kernels, *opened]))

@@ -17,11 +17,12 @@ from ...machine.cpu import Cpu
 from ...tuning.options import TuneOptions
 from ..building.builder import source_of
 from ..graph.graph import Graph
-from ..importer.any_model import Model, import_model
+from ..importer.any_model import Model
 from ..inputs.combinations import GivenShapes
 from ..inputs.given import Data
 from ..inputs.inputs import Values
 from ..inputs.samples import Feeds
+from ..open_sizes.open_graph import import_for_sizes
 from ..passes.attention import with_attention
 from ..precision.choice import PrecisionChoice, in_precision
 from ..verification.references import with_references
@@ -90,7 +91,7 @@ def imported(
     with run.phase("import"):
         run.say(f"importing {_title(model)}", checking=True)
         source = source_of(model)
-        graph = import_model(model, shapes, example_inputs, values)
+        graph = import_for_sizes(model, shapes, example_inputs, values)
         _check_runs(graph, machine)
         graph = with_attention(graph, machine, options)
         graph.foreign.examples = {}
