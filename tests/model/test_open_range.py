@@ -32,7 +32,13 @@ def test_what_is_compiled(first: int, last: int, compiled: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("first", "last", "compiled"),
-    [(1, 512, (512, 1, 2, 15, 119)), (1, 32, (32, 1, 2, 9)), (224, 640, (640, 224, 379)), (1, 2, (2, 1)), (1, 3, (3, 1, 2))],
+    [
+        (1, 512, (512, 1, 2, 15, 119)),
+        (1, 32, (32, 1, 2, 9)),
+        (224, 640, (640, 224, 379)),
+        (1, 2, (2, 1)),
+        (1, 3, (3, 1, 2)),
+    ],
 )
 def test_what_is_compiled_of_several_ranges(first: int, last: int, compiled: tuple[int, ...]) -> None:
     one = Range(first, last)

@@ -144,7 +144,7 @@ def compile_model_with(
         run.say("importing", checking=True)
         source = source_of(model)
         graph = import_for_sizes(model, shapes, example_inputs, values)
-        graph = with_attention(graph, machine, options)
+        graph = with_attention(graph, machine, options, alike=has_range(shapes))
     with run.phase("verify"):
         run.say(f"verifying the import of {len(graph.tasks)} kernels", checking=True)
         graph, references = with_references(graph, options.seed, samples)

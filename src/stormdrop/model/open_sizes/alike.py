@@ -179,7 +179,7 @@ def parts(alike: Mapping[Extents, tuple[int, ...]]) -> list[Part]:
     found = [Part(Box((), ()), ())]
     for axis, column in enumerate(zip(*alike, strict=True)):
         values = sorted(set(column))
-        special = {each[axis] for each in alike if alike[each] != alike[replaced(each, axis, values[-1])]}
+        special = {each[axis] for each in alike if _differs(alike, each, axis, values[-1])}
         found = [
             Part(Box((*part.box.least, low), (*part.box.most, high)), (*part.base, base))
             for part in found
@@ -191,6 +191,13 @@ def parts(alike: Mapping[Extents, tuple[int, ...]]) -> list[Part]:
     ]
 
 
+def _differs(alike: Mapping[Extents, tuple[int, ...]], extents: Extents, axis: int, last: int) -> bool:
+    """Whether a model has kernels at a size that it has nowhere else along an axis, and others at its end."""
+    members = alike[extents]
+    alone = all(other[axis] == extents[axis] for other, others in alike.items() if others == members)
+    return alone and extents[axis] < last and alike[replaced(extents, axis, last)] != members
+
+
 def _intervals(values: Sequence[int], special: Collection[int]) -> Iterator[tuple[int, int, int]]:
     """The first and the last value of each interval, and the compiled one whose schedules it has."""
     for first, following in pairwise(values):
@@ -200,7 +207,7 @@ def _intervals(values: Sequence[int], special: Collection[int]) -> Iterator[tupl
             continue
         yield first, first, first
         if first < last:
-            yield first + 1, last, next(value for value in values if value > first and value not in special)
+            yield first + 1, last, next((value for value in values if value > first and value not in special), last)
 
 
 def in_order(program: SizeProgram) -> SizeProgram:

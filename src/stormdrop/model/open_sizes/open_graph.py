@@ -26,6 +26,7 @@ from ..importer.any_model import Model, import_model
 from ..inputs.combinations import GivenShapes
 from ..inputs.inputs import Values
 from ..inputs.open_range import between, has_range
+from ..passes.rows import with_merged_rows
 from ..tensors import array_of
 from .generalised import outline
 from .kernels import in_own_variables
@@ -48,8 +49,11 @@ def import_for_sizes(
         ModelError: It cannot be imported, or is another one at other sizes.
     """
     graph = import_model(model, shapes, example_inputs, values)
-    if shapes and has_range(shapes):
-        check_graphs(graph, [import_model(model, each, example_inputs, values) for each in between(shapes)])
+    if not shapes or not has_range(shapes):
+        return graph
+    graph = with_merged_rows(graph)
+    further = (import_model(model, each, example_inputs, values) for each in between(shapes))
+    check_graphs(graph, [with_merged_rows(each) for each in further])
     return graph
 
 
@@ -70,10 +74,12 @@ def check_graphs(graph: Graph, further: Sequence[Graph]) -> None:
     parameters = Parameters([each.inputs for each in graph.sizes], name)
     for each in graph.sizes:
         _check_calls(each)
-    check_constants([*graph.sizes, *further], name)
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for position, each in enumerate(graph.sizes):
         alike[_likeness(each)].append(position)
+    for likeness, positions in alike.items():
+        others = [other for other in further if _likeness(other) == likeness]
+        _check_constants([*(graph.sizes[position] for position in positions), *others], name)
     for other in further:
         at = parameters.at(other.inputs)
         where = " and ".join(f"{key} = {value}" for key, value in at.items())
@@ -86,27 +92,19 @@ def check_graphs(graph: Graph, further: Sequence[Graph]) -> None:
             raise ModelError(f"{name}: has no open sizes: {error} (at {where})") from error
 
 
-def check_constants(graphs: Sequence[Graph], model: str) -> None:
-    """Checks that each constant is, at each size, the first part of that of the largest size.
+def _check_constants(graphs: Sequence[Graph], model: str) -> None:
+    """Raises `ModelError` unless each constant of graphs that are alike is the first part of that of the largest size.
 
     Args:
-        graphs: The model at its sizes. Those that have as many constants are compared.
+        graphs: The model at some sizes.
         model: The name of the model, for messages.
-
-    Raises:
-        ModelError: A constant is another one at another size.
     """
-    by_count: dict[int, list[list[GenericConst]]] = defaultdict(list)
-    for graph in graphs:
-        constants = _constants_of(graph)
-        by_count[len(constants)].append(constants)
-    for lists in by_count.values():
-        for of_sizes in zip(*lists, strict=True):
-            distinct = {(int(each.value.data_ptr()), tuple(each.value.shape)): each for each in of_sizes}
-            arrays = [array_of(each) for each in distinct.values()]
-            whole = max(arrays, key=lambda array: array.size)
-            if not all(_is_part(array, whole) for array in arrays):
-                raise ModelError(f"{model}: has no open sizes: a constant has other values at another size")
+    for of_sizes in zip(*map(_constants_of, graphs), strict=True):
+        distinct = {(int(each.value.data_ptr()), tuple(each.value.shape)): each for each in of_sizes}
+        arrays = [array_of(each) for each in distinct.values()]
+        whole = max(arrays, key=lambda array: array.size)
+        if not all(_is_part(array, whole) for array in arrays):
+            raise ModelError(f"{model}: has no open sizes: a constant has other values at another size")
 
 
 def _check_at(members: Sequence[Graph], sizes: Sequence[Sizes], other: Graph, at: Sizes) -> None:

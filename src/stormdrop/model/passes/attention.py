@@ -40,7 +40,9 @@ _DEFAULTS = TuneOptions()
 _LEAST_RATIO = 4  # of the scores to the second caches of all cores, from which on one kernel pays on a CPU
 
 
-def with_attention(graph: Graph, target: Machine, options: TuneOptions = _DEFAULTS, lowered: bool = False) -> Graph:
+def with_attention(
+    graph: Graph, target: Machine, options: TuneOptions = _DEFAULTS, lowered: bool = False, alike: bool = False
+) -> Graph:
     """The graph with one kernel for each attention for which that pays on a machine.
 
     Args:
@@ -50,15 +52,15 @@ def with_attention(graph: Graph, target: Machine, options: TuneOptions = _DEFAUL
             schedule it.
         lowered: Whether the layers are in the precision of the options already. Before that the graph stays as it is,
             unless it is to be in float32. On a CPU layers in fewer bits stay apart.
+        alike: Whether all sizes must have the same kernels: the graph stays as it is if that pays at some of them only.
     """
     if lowered != (options.precision != FLOAT32) or options.sketches not in (None, BUILTIN):
         return graph
     if lowered and not isinstance(target, Gpu):
         return graph
     mods = [_fused(each.mod, target) for each in graph.sizes]
-    if all(mod is each.mod for mod, each in zip(mods, graph.sizes, strict=True)):
-        return graph
-    return graph.rewritten(mods)
+    same = [mod is each.mod for mod, each in zip(mods, graph.sizes, strict=True)]
+    return graph if all(same) or (alike and any(same)) else graph.rewritten(mods)
 
 
 @dataclass(frozen=True, eq=False)

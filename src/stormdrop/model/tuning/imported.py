@@ -21,6 +21,7 @@ from ..importer.any_model import Model
 from ..inputs.combinations import GivenShapes
 from ..inputs.given import Data
 from ..inputs.inputs import Values
+from ..inputs.open_range import has_range
 from ..inputs.samples import Feeds
 from ..open_sizes.open_graph import import_for_sizes
 from ..passes.attention import with_attention
@@ -93,7 +94,7 @@ def imported(
         source = source_of(model)
         graph = import_for_sizes(model, shapes, example_inputs, values)
         _check_runs(graph, machine)
-        graph = with_attention(graph, machine, options)
+        graph = with_attention(graph, machine, options, alike=has_range(shapes))
         graph.foreign.examples = {}
     with run.phase("verify"):
         run.say(f"verifying the import of {len(graph.tasks)} kernels", checking=True)
