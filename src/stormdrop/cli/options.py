@@ -319,7 +319,7 @@ def _sizes(name: str, text: str) -> int | Collection[int]:
     """The size or sizes of a dimension. Raises `InputError` for a range that is empty or too long."""
     if text.isdigit():
         return int(text)
-    if re.fullmatch(r"\d+:\d+", text):
+    if re.fullmatch(r"\d+:\d+(:\d+)?", text):
         return Range(*map(int, text.split(":")))
     sizes: list[int] = []
     for part in text.split(","):

@@ -139,7 +139,7 @@ def compile_model_with(
         check_native(machine)
     check_nvcc(machine)
     check_range(shapes, machine, native)
-    ranges = has_range(shapes)
+    ranges = shapes if has_range(shapes) else None
     with run.phase("import"):
         run.say("importing", checking=True)
         source = source_of(model)
@@ -164,11 +164,11 @@ def compile_model_with(
             **chosen_precision.provenance,
             "search": None,
         }
-        builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, library=library, open_sizes=ranges)
+        builder = ModelBuilder(graph, tuned.tasks, machine, of_kernels, provenance, library=library, ranges=ranges)
         built = builder.build(builder.winners)
     with run.phase("verify"):
         run.say("verifying")
-        right = Verifier(builder, references, out, native, options.seed, ranges)
+        right = Verifier(builder, references, out, native, options.seed, ranges is not None)
         verified = verified_or_repaired(graph, builder, built, builder.winners, right, run.say)
         report = chosen_precision.report(builder.executable(verified.model, verified.combination))
     return CompileResult(

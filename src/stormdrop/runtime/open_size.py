@@ -166,6 +166,7 @@ class OpenSize:
     Attributes:
         first: The least value of each parameter. What has one value only is no parameter.
         last: The largest one.
+        steps_of: From one value of each parameter to the next.
         inputs: What it takes.
         outputs: What it gives.
         blocks: How many blocks of storage it has.
@@ -175,6 +176,7 @@ class OpenSize:
 
     first: Mapping[str, int]
     last: Mapping[str, int]
+    steps_of: Mapping[str, int]
     inputs: tuple[OpenTensor, ...]
     outputs: tuple[OpenTensor, ...]
     blocks: int
@@ -195,8 +197,9 @@ class OpenSize:
                 (names, factor), *others = terms.factors
                 if len(names) == 1 and factor == 1 and not others:
                     found.setdefault(names[0], extent)
-        if any(not self.first[name] <= found.get(name, 0) <= self.last[name] for name in self.first):
-            return None
+        for name, first in self.first.items():
+            if found.get(name, 0) not in range(first, self.last[name] + 1, self.steps_of[name]):
+                return None
         return (
             found
             if all(each.at(found).shape == shape for each, shape in zip(self.inputs, shapes, strict=True))

@@ -56,8 +56,8 @@ class ModelBuilder:
 
     `winners` are what the tuning of each task found, else what it has borrowed, else its default schedule. `defaults`
     are the default schedules; for a task whose default was tried and does not work, what its tuning found. With a
-    `board`, the models run there. A `library` has the kernels that other builders have compiled. With `open_sizes`,
-    models are built for `open`.
+    `board`, the models run there. A `library` has the kernels that other builders have compiled. With `ranges`, the
+    shapes of inputs that have some, models are built for `open`.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class ModelBuilder:
         provenance: Mapping[str, Any],
         board: Board | None = None,
         library: KernelLibrary | None = None,
-        open_sizes: bool = False,
+        ranges: GivenShapes | None = None,
     ) -> None:
-        self._graph, self._target, self._provenance = graph, target, provenance
+        self._graph, self._target, self._provenance, self._ranges = graph, target, provenance, ranges
         self._create: CreateModel = CompiledModel if board is None else partial(BoardModel, board)
         self.library = library or KernelLibrary(target)
         self._stand_in = None if board is not None else stand_in_for(target, graph)
@@ -82,7 +82,7 @@ class ModelBuilder:
         }
         # Only the built-in sketches promise the same configurations for a slice of a wider output.
         # A kernel for any size writes a tensor of its own.
-        self._places = options.sketches in (None, BUILTIN) and not open_sizes
+        self._places = options.sketches in (None, BUILTIN) and ranges is None
         self._schedules = {schedules.task.task.index: schedules for schedules in all_schedules if schedules.usable}
         self.winners: dict[int, Choice] = {index: schedules.winner for index, schedules in self._schedules.items()}
         self.defaults: dict[int, Choice] = {index: schedules.default for index, schedules in self._schedules.items()}
@@ -135,9 +135,9 @@ class ModelBuilder:
         kernels = {name: self.library.function(name) for name in program.program.kernels if name in model.symbols}
         compiled = Compiled(self._graph, program, model.symbols, kernels)
         schedules = [schedule, schedule_plainly, schedule_without_vectors]
-        assert isinstance(self._target, Cpu)
+        assert isinstance(self._target, Cpu) and self._ranges is not None
         with Trials(self._target) as trials:
-            model.open(*open_program(compiled, schedules, self.library, trials))
+            model.open(*open_program(compiled, self._ranges, schedules, self.library, trials))
 
     def executable(self, model: CompiledModel, combination: Mapping[int, Choice]) -> CompiledModel:
         """The model of a combination as this machine can run it: itself, or what stands in for it; see `StandIn`."""

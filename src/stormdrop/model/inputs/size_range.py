@@ -25,9 +25,10 @@ class Range(Collection[int]):
     Args:
         first: The least size.
         last: The largest one.
+        step: From one size to the next. Networks that halve an image five times take multiples of 32.
 
     Raises:
-        InputError: They are no sizes, or the first one is not less than the last one.
+        InputError: They are no sizes, the first one is not less than the last one, or no steps lead to that.
 
     Example:
         >>> list(Range(1, 512))
@@ -36,17 +37,26 @@ class Range(Collection[int]):
         (512, 1, 2, 15, 119)
         >>> 77 in Range(1, 512)
         True
+        >>> list(Range(64, 640, 32))
+        [640, 64, 96, 160, 352]
     """
 
-    def __init__(self, first: int, last: int) -> None:
+    def __init__(self, first: int, last: int, step: int = 1) -> None:
         if not (isinstance(first, int) and isinstance(last, int) and 1 <= first < last):
             raise InputError(
                 f"a range of sizes goes from a whole number, 1 or more, to a larger one, not from {first} to {last}"
             )
-        self.first, self.last = first, last
+        if not isinstance(step, int) or step < 1 or (last - first) % step:
+            raise InputError(
+                f"a range of sizes from {first} to {last} has no step of {step}: no such steps lead to {last}"
+            )
+        self.first, self.last, self.step = first, last, step
 
     def __iter__(self) -> Iterator[int]:
         """The sizes that are compiled, the largest first."""
+        if self.step > 1:
+            yield from (self.last, *self._in_steps())
+            return
         compiled = {self.first, *range(self.first, min(self.last, _SMALL) + 1)}
         size = _SMALL + 1
         while size < self.last:
@@ -60,6 +70,9 @@ class Range(Collection[int]):
     @property
     def few(self) -> tuple[int, ...]:
         """The sizes that are compiled if other dimensions have ranges, too; the largest first."""
+        if self.step > 1:
+            sizes = list(self._in_steps())
+            return (self.last, *dict.fromkeys((sizes[0], sizes[len(sizes) // 2])))
         sizes = [1, 2] if self.first == 1 else [self.first]  # with one row, other kernels
         while (following := sizes[-1] * _WIDE_STEP - 1) * 3 <= self.last:
             sizes.append(following)
@@ -71,6 +84,8 @@ class Range(Collection[int]):
     def between(self) -> tuple[int, ...]:
         """Sizes that are not compiled, of other remainders than those that are."""
         compiled = {*self, *self.few}
+        if self.step > 1:
+            return tuple(size for size in range(self.first, self.last, self.step) if size not in compiled)[::3]
         tried = {(self.first * 3 + self.last) // 4 | 1, self.last - 1}
         size = 11
         while size < self.last:
@@ -84,16 +99,27 @@ class Range(Collection[int]):
 
     def __contains__(self, size: Any) -> bool:
         """Whether it is a size of the range."""
-        return isinstance(size, int) and self.first <= size <= self.last
+        return isinstance(size, int) and size in range(self.first, self.last + 1, self.step)
 
     def __eq__(self, other: object) -> bool:
         """Whether another range has the same sizes."""
-        return isinstance(other, Range) and (self.first, self.last) == (other.first, other.last)
+        return isinstance(other, Range) and self._key == other._key
 
     def __hash__(self) -> int:
         """A number that equal ranges share."""
-        return hash((self.first, self.last))
+        return hash(self._key)
 
     def __repr__(self) -> str:
         """As it is written in Python."""
-        return f"Range({self.first}, {self.last})"
+        return f"Range{self._key if self.step > 1 else self._key[:2]}"
+
+    @property
+    def _key(self) -> tuple[int, int, int]:
+        return self.first, self.last, self.step
+
+    def _in_steps(self) -> Iterator[int]:
+        """The first size, and others that are each some three times as many steps away from it as those before."""
+        steps = 0
+        while (size := self.first + steps * self.step) < self.last:
+            yield size
+            steps = 3 * steps or 1

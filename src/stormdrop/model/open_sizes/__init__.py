@@ -1,6 +1,7 @@
 """The program of a model, and its kernels, at any size of a range.
 
 open_graph.py    before anything is tuned: whether the model is the same at each size
+rows.py          makes one axis of neighbouring ones that kernels treat alike
 open_program.py  the program of each part of a range
 alike.py         the sizes that have the same kernels, and the parts of a range
 kernels.py       the kernels of a function for all sizes

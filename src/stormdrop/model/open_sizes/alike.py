@@ -18,6 +18,7 @@ from ...runtime.sizes import TensorInfo
 from .boxes import Box, replaced
 from .generalised import outline
 from .kernels import OwnVariables, in_own_variables
+from .parameters import HALVES
 from .probes import Probes
 
 Extents = tuple[int, ...]
@@ -54,7 +55,7 @@ class Alike:
         self.axes = [axis for axis, values in enumerate(zip(*extents, strict=True)) if len(set(values)) > 1]
         self.names = [names[axis] for axis in self.axes]
         try:
-            self._probes = Probes([self.sizes(each) for each in extents])
+            self._probes = Probes([self.sizes(each) for each in extents], HALVES)
         except ValueError as error:
             raise UnsupportedFunction(f"only {len(extents)} of its sizes have the same kernels: {error}") from error
         self.own = cache(self._own)
@@ -166,7 +167,7 @@ def classes(
     return {extents[position]: tuple(positions) for positions in found.values() for position in positions}
 
 
-def parts(alike: Mapping[Extents, tuple[int, ...]]) -> list[Part]:
+def parts(alike: Mapping[Extents, tuple[int, ...]], steps: Sequence[int]) -> list[Part]:
     """The parts of a range. One whose sizes were all compiled for themselves is none.
 
     They go from each compiled value of a parameter to the next one, and have the schedules of the first one. Where the
@@ -175,6 +176,7 @@ def parts(alike: Mapping[Extents, tuple[int, ...]]) -> list[Part]:
 
     Args:
         alike: What `classes` has found, for each combination of the compiled values of the parameters.
+        steps: From one value of each parameter to the next.
     """
     found = [Part(Box((), ()), ())]
     for axis, column in enumerate(zip(*alike, strict=True)):
@@ -183,7 +185,7 @@ def parts(alike: Mapping[Extents, tuple[int, ...]]) -> list[Part]:
         found = [
             Part(Box((*part.box.least, low), (*part.box.most, high)), (*part.base, base))
             for part in found
-            for low, high, base in _intervals(values, special)
+            for low, high, base in _intervals(values, special, steps[axis])
         ]
     most = len(alike)
     return [
@@ -198,16 +200,16 @@ def _differs(alike: Mapping[Extents, tuple[int, ...]], extents: Extents, axis: i
     return alone and extents[axis] < last and alike[replaced(extents, axis, last)] != members
 
 
-def _intervals(values: Sequence[int], special: Collection[int]) -> Iterator[tuple[int, int, int]]:
+def _intervals(values: Sequence[int], special: Collection[int], step: int) -> Iterator[tuple[int, int, int]]:
     """The first and the last value of each interval, and the compiled one whose schedules it has."""
     for first, following in pairwise(values):
-        last = following if following == values[-1] else following - 1
+        last = following if following == values[-1] else following - step
         if first not in special:
             yield first, last, first
             continue
         yield first, first, first
         if first < last:
-            yield first + 1, last, next((value for value in values if value > first and value not in special), last)
+            yield first + step, last, next((value for value in values if value > first and value not in special), last)
 
 
 def in_order(program: SizeProgram) -> SizeProgram:

@@ -26,12 +26,12 @@ from ..importer.any_model import Model, import_model
 from ..inputs.combinations import GivenShapes
 from ..inputs.inputs import Values
 from ..inputs.open_range import between, has_range
-from ..passes.rows import with_merged_rows
 from ..tensors import array_of
 from .generalised import outline
 from .kernels import in_own_variables
-from .parameters import Parameters
+from .parameters import HALVES, Parameters
 from .probes import Probes
+from .rows import with_merged_rows
 
 
 def import_for_sizes(
@@ -113,7 +113,7 @@ def _check_at(members: Sequence[Graph], sizes: Sequence[Sizes], other: Graph, at
     if any(at[name] != sizes[0][name] for name in at if name not in differing):
         raise UnsupportedFunction("it has the kernels of one size that was compiled")
     try:
-        probes = Probes([{name: each[name] for name in differing} for each in sizes])
+        probes = Probes([{name: each[name] for name in differing} for each in sizes], HALVES)
     except ValueError as error:
         raise UnsupportedFunction(f"it has the same kernels at {len(sizes)} of its sizes only: {error}") from error
     for infos in zip(other.outputs, *(each.outputs for each in members), strict=True):

@@ -22,6 +22,7 @@ from ...ir.attributes import UNALIGNED
 from ...runtime.open_size import Case, OpenSize, OpenStep, OpenView, Terms
 from ...runtime.program import Step
 from ..graph.graph import Graph
+from ..inputs.combinations import GivenShapes
 from ..program.compiled import CompiledProgram
 from .alike import Alike, Part, classes, in_order, parts
 from .kernels import Family, Schedule, Tries, box_of
@@ -55,12 +56,13 @@ class Compiled(NamedTuple):
 
 
 def open_program(
-    compiled: Compiled, schedules: Sequence[Schedule], library: Library, tries: Tries
+    compiled: Compiled, ranges: GivenShapes, schedules: Sequence[Schedule], library: Library, tries: Tries
 ) -> tuple[tuple[OpenSize, ...], list[Any]]:
     """The programs of a range.
 
     Args:
         compiled: The model at a few sizes of the range: all combinations of some values of its parameters.
+        ranges: The shapes that the user has given, with ranges.
         schedules: Schedule functions. If what the first one makes is not the same at all sizes, the next one does.
         library: Compiles the kernels.
         tries: Executes kernels.
@@ -80,14 +82,15 @@ def open_program(
     kinds: dict[tuple[int, ...], Alike] = {}
     kernels: dict[str, PrimFunc] = {}
     opens = []
-    for part in parts(alike):
+    steps = parameters.steps(programs[0].inputs, ranges)
+    for part in parts(alike, steps):
         members = alike[part.base]
         try:
             if members not in kinds:
                 each = [programs[at] for at in members], [extents[at] for at in members]
                 kinds[members] = Alike(*each, names, tasks)
             opening = _Opening(compiled, kinds[members], part, schedules, library, tries, kernels)
-            opens.append(opening.size())
+            opens.append(opening.size(dict(zip(names, steps, strict=True))))
         except UnsupportedFunction as error:
             where = " and ".join(f"{name} = {value}" for name, value in zip(names, part.base, strict=True))
             raise ModelError(f"{model}: has no open sizes: {error} (at {where})") from error
@@ -113,8 +116,12 @@ class _Opening:
         self._known: dict[tuple[int, tuple[Terms, ...]], tuple[Case, ...]] = {}
         self._program = alike.program(part.base)
 
-    def size(self) -> OpenSize:
-        """The program of the part."""
+    def size(self, steps: Mapping[str, int]) -> OpenSize:
+        """The program of the part.
+
+        Args:
+            steps: From one value of each parameter to the next.
+        """
         fixed = [axis for axis in range(len(self._part.base)) if axis not in self._alike.axes]
         if any(self._part.box.least[axis] != self._part.box.most[axis] for axis in fixed):
             raise UnsupportedFunction("it has other kernels at larger sizes")
@@ -124,6 +131,7 @@ class _Opening:
         return OpenSize(
             self._first,
             self._last,
+            {name: steps[name] for name in self._first},
             self._alike.inputs,
             self._alike.outputs,
             len(self._program.storage),

@@ -9,9 +9,14 @@ import numpy as np
 from ...errors import ModelError, UnsupportedFunction
 from ...runtime.open_size import Sizes
 from ...runtime.sizes import TensorInfo
+from ..inputs.combinations import GivenShapes
+from ..inputs.size_range import Range
 from .probes import Probes
 
 Infos = Sequence[TensorInfo]
+
+HALVES = (2, 4, 8, 16, 32, 64)
+"""By what the extents of a model may be divided, as by windows with a stride."""
 
 
 class Parameters:
@@ -52,6 +57,16 @@ class Parameters:
             inputs: The inputs at this size.
         """
         return {name: inputs[index].shape[axis] for name, (index, axis) in self._places.items()}
+
+    def steps(self, inputs: Infos, shapes: GivenShapes) -> list[int]:
+        """From one value of each parameter to the next.
+
+        Args:
+            inputs: The inputs at a size.
+            shapes: What the user gives: the ranges.
+        """
+        given = [shapes.get(inputs[index].name, ())[axis:][:1] for index, axis in self._places.values()]
+        return [size[0].step if size and isinstance(size[0], Range) else 1 for size in given]
 
 
 def names(count: int, letter: str = "n") -> list[str]:

@@ -12,7 +12,6 @@ upsampling.py         transposed convolutions whose windows do not overlap becom
 shuffles.py           shuffles of channels go into the convolutions behind them
 first_layers.py       convolutions read images with their channels second, as ONNX has them
 byte_contractions.py  what follows a contraction of bytes is computed in its kernel
-rows.py               axes that a kernel treats alike become one
 attention.py          the kernels of an attention become one, where that pays
 legalize.py           operators become TensorIR functions
 """

@@ -81,8 +81,12 @@ def check_opens(opens: Sequence[OpenSize], program: Program) -> None:
         ValueError: One of them is none that can be executed; the message says which step or view is wrong.
     """
     for each in opens:
-        if not each.first.keys() == each.last.keys() or any(each.first[name] > each.last[name] for name in each.first):
+        if not each.first.keys() == each.last.keys() == each.steps_of.keys() or any(
+            each.first[name] > each.last[name] for name in each.first
+        ):
             raise ValueError(f"a range is from {dict(each.first)} to {dict(each.last)}")
+        if any(step < 1 for step in each.steps_of.values()):
+            raise ValueError(f"a range has steps of {dict(each.steps_of)}")
         for extents in itertools.product(*zip(each.first.values(), each.last.values(), strict=True)):
             sizes = dict(zip(each.first, extents, strict=True))
             try:

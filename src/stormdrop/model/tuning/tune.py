@@ -426,16 +426,16 @@ def _final(job: _Job, tuned: TunedTasks, budget: Budget, baseline: Baseline) -> 
         with run.phase("compile"):
             provenance = provenance_of(job.imported.source, job.shapes, options, tuned, job.values)
             provenance |= precision.provenance
-            ranges = has_range(job.shapes)
+            ranges = job.shapes if has_range(job.shapes) else None
             builder = ModelBuilder(
-                job.graph, tuned.tasks, job.machine, job.of_kernels, provenance, board, open_sizes=ranges
+                job.graph, tuned.tasks, job.machine, job.of_kernels, provenance, board, ranges=ranges
             )
             chosen = choose(builder, tuned, budget, job.imported.feeds, run, baseline)
         # What an interrupted tuning found does not replace an older model, which may be better.
         keeps_older = beside_older(Path(job.out)) if job.out is not None and run.interrupted else nullcontext(job.out)
         with run.phase("verify"), keeps_older as place:
             run.say("verifying")
-            right = Verifier(builder, job.imported.references, place, job.native, options.seed, ranges)
+            right = Verifier(builder, job.imported.references, place, job.native, options.seed, ranges is not None)
             verified = run.despite_interruption(
                 lambda: verified_or_repaired(job.graph, builder, chosen.model, chosen.combination, right, run.say)
             )

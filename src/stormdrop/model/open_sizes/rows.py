@@ -25,8 +25,8 @@ from ...ir.workload import canonical, canonical_stages
 from ..graph.expressions import calls_kernel
 from ..graph.graph import Graph
 from ..graph.tasks import kernel_calls
+from ..passes.rewriting import constant, rewrite_main
 from ..tensors import array_of
-from .rewriting import constant, rewrite_main
 
 _Pairs = dict[Any, int]
 """For each buffer the first of two neighbouring axes that become one."""
