@@ -12,6 +12,10 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .program import Kind, Memory, SizeProgram, Step, View, bytes_of
 from .sizes import TensorInfo
@@ -86,6 +90,7 @@ class OpenView:
         shape: Its shape. That of a constant is the first part of the constant along each axis.
         dtype: The name of its type.
         tensor: A number that all views of one tensor share.
+        steps: If it is a constant of numbers in even steps: the first one, and the steps along each axis.
     """
 
     memory: Memory
@@ -94,6 +99,7 @@ class OpenView:
     shape: Shape
     dtype: str
     tensor: int
+    steps: Shape = ()
 
 
 @dataclass(frozen=True)
@@ -148,15 +154,17 @@ class OpenStep:
 
 @dataclass(frozen=True)
 class Cut:
-    """A constant of which a size needs the first part along each axis.
+    """A constant of which a size needs the first part along each axis, or one like it of numbers in even steps.
 
     Attributes:
         constant: The position of the constant.
         shape: The shape of that part.
+        steps: If its numbers are in even steps: the first one, and the steps along each axis.
     """
 
     constant: int
     shape: tuple[int, ...]
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -221,8 +229,8 @@ class OpenSize:
         views = []
         for view in self.views:
             shape, index = _at(view.shape, sizes), view.index
-            if view.memory == "constant" and any(terms.open for terms in view.shape):
-                cut = Cut(view.index, shape)
+            if view.memory == "constant" and any(terms.open for terms in (*view.shape, *view.steps)):
+                cut = Cut(view.index, shape, _at(view.steps, sizes))
                 if cut not in cuts:
                     cuts.append(cut)
                 index = constants + cuts.index(cut)
@@ -234,6 +242,25 @@ class OpenSize:
         outputs = tuple(each.at(sizes) for each in self.outputs)
         steps = tuple(step.at(sizes) for step in self.steps)
         return SizeProgram(inputs, outputs, tuple(storage), tuple(views), steps), cuts
+
+
+def in_even_steps(shape: Sequence[int], steps: Sequence[int], dtype: str) -> NDArray[Any]:
+    """Whole numbers in even steps.
+
+    Args:
+        shape: The shape.
+        steps: The first number, and the step along each axis.
+        dtype: The type.
+
+    Example:
+        >>> in_even_steps((2, 3), (5, 10, 1), "int32")
+        array([[ 5,  6,  7],
+               [15, 16, 17]], dtype=int32)
+    """
+    numbers = np.full(tuple(shape), steps[0], "int64")
+    for axis, (extent, step) in enumerate(zip(shape, steps[1:], strict=True)):
+        numbers += step * np.arange(extent).reshape([-1 if each == axis else 1 for each in range(len(shape))])
+    return numbers.astype(dtype)
 
 
 def _at(shape: Shape, sizes: Sizes) -> tuple[int, ...]:

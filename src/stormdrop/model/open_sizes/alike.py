@@ -51,7 +51,6 @@ class Alike:
         tasks: Mapping[str, PrimFunc],
     ) -> None:
         self._programs, self._extents, self._tasks = tuple(programs), list(extents), tasks
-        self._largest = max(range(len(extents)), key=lambda at: extents[at])
         self.axes = [axis for axis, values in enumerate(zip(*extents, strict=True)) if len(set(values)) > 1]
         self.names = [names[axis] for axis in self.axes]
         try:
@@ -97,11 +96,6 @@ class Alike:
     def views(self, position: int) -> list[View]:
         """A view at each of the sizes."""
         return [program.views[position] for program in self._programs]
-
-    @property
-    def largest(self) -> SizeProgram:
-        """The program of the largest of the sizes."""
-        return self._programs[self._largest]
 
     def program(self, extents: Extents) -> SizeProgram:
         """The program of one of the sizes."""

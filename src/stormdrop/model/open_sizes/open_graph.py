@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from tvm.ir import GenericConst
 from tvm.tirx import PrimFunc
 from tvm_ffi import structural_equal, structural_walk
@@ -27,6 +25,7 @@ from ..inputs.combinations import GivenShapes
 from ..inputs.inputs import Values
 from ..inputs.open_range import between, has_range
 from ..tensors import array_of
+from .constants import is_constant_at, open_constant
 from .generalised import outline
 from .kernels import in_own_variables
 from .parameters import HALVES, Parameters
@@ -77,9 +76,6 @@ def check_graphs(graph: Graph, further: Sequence[Graph]) -> None:
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for position, each in enumerate(graph.sizes):
         alike[_likeness(each)].append(position)
-    for likeness, positions in alike.items():
-        others = [other for other in further if _likeness(other) == likeness]
-        _check_constants([*(graph.sizes[position] for position in positions), *others], name)
     for other in further:
         at = parameters.at(other.inputs)
         where = " and ".join(f"{key} = {value}" for key, value in at.items())
@@ -92,21 +88,6 @@ def check_graphs(graph: Graph, further: Sequence[Graph]) -> None:
             raise ModelError(f"{name}: has no open sizes: {error} (at {where})") from error
 
 
-def _check_constants(graphs: Sequence[Graph], model: str) -> None:
-    """Raises `ModelError` unless each constant of graphs that are alike is the first part of that of the largest size.
-
-    Args:
-        graphs: The model at some sizes.
-        model: The name of the model, for messages.
-    """
-    for of_sizes in zip(*map(_constants_of, graphs), strict=True):
-        distinct = {(int(each.value.data_ptr()), tuple(each.value.shape)): each for each in of_sizes}
-        arrays = [array_of(each) for each in distinct.values()]
-        whole = max(arrays, key=lambda array: array.size)
-        if not all(_is_part(array, whole) for array in arrays):
-            raise ModelError(f"{model}: has no open sizes: a constant has other values at another size")
-
-
 def _check_at(members: Sequence[Graph], sizes: Sequence[Sizes], other: Graph, at: Sizes) -> None:
     """Raises `UnsupportedFunction` unless a graph is what others say of its size."""
     differing = [name for name in at if len({each[name] for each in sizes}) > 1]
@@ -116,6 +97,11 @@ def _check_at(members: Sequence[Graph], sizes: Sequence[Sizes], other: Graph, at
         probes = Probes([{name: each[name] for name in differing} for each in sizes], HALVES)
     except ValueError as error:
         raise UnsupportedFunction(f"it has the same kernels at {len(sizes)} of its sizes only: {error}") from error
+    for one, *of_sizes in zip(_constants_of(other), *map(_constants_of, members), strict=True):
+        arrays = [array_of(each) for each in of_sizes]
+        constant = open_constant(arrays, probes.terms)
+        if not is_constant_at(array_of(one), constant, arrays[constant.whole], lambda terms: terms.at(at)):
+            raise UnsupportedFunction(f"a constant has other values than they tell ({one.ty})")
     for infos in zip(other.outputs, *(each.outputs for each in members), strict=True):
         shape, *others = [info.shape for info in infos]
         for extent, *extents in zip(shape, *others, strict=True):
@@ -167,11 +153,3 @@ def _constants_of(graph: Graph) -> list[GenericConst]:
     found: list[GenericConst] = []
     structural_walk(graph.mod["main"], (GenericConst, found.append))
     return found
-
-
-def _is_part(array: NDArray[Any], whole: NDArray[Any]) -> bool:
-    """Whether an array is the first part of another one along each axis."""
-    if array.ndim != whole.ndim or any(map(int.__gt__, array.shape, whole.shape)):
-        return False
-    part = whole[tuple(slice(extent) for extent in array.shape)]
-    return array.dtype == whole.dtype and np.array_equal(part, array, equal_nan=array.dtype.kind == "f")

@@ -15,16 +15,18 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from numpy.typing import NDArray
 from tvm.tirx import PrimFunc
 
 from ...errors import ModelError, UnsupportedFunction
 from ...ir.attributes import UNALIGNED
 from ...runtime.open_size import Case, OpenSize, OpenStep, OpenView, Terms
-from ...runtime.program import Step
+from ...runtime.program import Step, View
 from ..graph.graph import Graph
 from ..inputs.combinations import GivenShapes
 from ..program.compiled import CompiledProgram
 from .alike import Alike, Part, classes, in_order, parts
+from .constants import open_constant
 from .kernels import Family, Schedule, Tries, box_of
 from .parameters import Parameters
 
@@ -146,12 +148,20 @@ class _Opening:
             offset = self._alike.terms([view.offset for view in views])
             shape = self._alike.shape([view.shape for view in views])
             return OpenView(own.memory, own.index, offset, shape, own.dtype, own.tensor)
-        fixed = tuple(Terms((((), extent),)) for extent in own.shape)
-        if packed or all(view.shape == own.shape for view in views):
+        if packed or all(view.index == own.index for view in views):
+            fixed = tuple(Terms((((), extent),)) for extent in own.shape)
             return OpenView("constant", own.index, Terms(()), fixed, own.dtype, own.tensor)
+        constant = open_constant([self._array(view) for view in views], self._alike.terms)
         shape = self._alike.shape([view.shape for view in views])
-        whole = self._alike.largest.views[position]
-        return OpenView("constant", whole.index, Terms(()), shape, own.dtype, own.tensor)
+        return OpenView(
+            "constant", views[constant.whole].index, Terms(()), shape, own.dtype, own.tensor, constant.steps
+        )
+
+    def _array(self, view: View) -> NDArray[Any]:
+        """A constant."""
+        program = self._compiled.program
+        constant = program.program.constants[view.index]
+        return program.constants[view.index][: constant.bytes].view(constant.dtype).reshape(constant.shape)
 
     def _step(self, position: int, step: Step) -> tuple[OpenStep, list[int]]:
         """A step at any size, and which views of it are constants that are packed."""

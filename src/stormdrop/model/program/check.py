@@ -7,6 +7,7 @@ kernel does with its arguments is in its machine code.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -96,7 +97,8 @@ def check_opens(opens: Sequence[OpenSize], program: Program) -> None:
             constants = list(program.constants)
             for cut in cuts:
                 whole = program.constants[cut.constant] if 0 <= cut.constant < len(program.constants) else None
-                if whole is None or any(extent > most for extent, most in zip(cut.shape, whole.shape, strict=True)):
+                larger = whole is not None and any(map(operator.gt, cut.shape, whole.shape))
+                if whole is None or len(cut.shape) != len(whole.shape) or (larger and not cut.steps):
                     raise ValueError(f"a range needs {list(cut.shape)} elements of constant {cut.constant}")
                 end = offsets_of([constants[-1].offset + constants[-1].bytes])[-1]
                 constants.append(Constant(end, cut.shape, whole.dtype))

@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import ModelError
 from ...runtime.calls import Observer
 from ...runtime.inputs import Array
-from ...runtime.open_size import Cut
+from ...runtime.open_size import Cut, in_even_steps
 from ...runtime.parts import RunPart
 from ...runtime.program import SizeProgram, Step, View, bits_of, bytes_of, offsets_of
 from ...runtime.sizes import OPEN
@@ -218,10 +218,13 @@ class Execution:
 
 
 def _cut(compiled: CompiledProgram, cut: Cut) -> Array:
-    """The bytes of the first part of a constant."""
+    """The bytes of the first part of a constant, or of one like it."""
     whole = compiled.program.constants[cut.constant]
-    array = _array_in(compiled.constants[cut.constant], whole.bytes, whole.shape, whole.dtype)
-    part = array[tuple(slice(extent) for extent in cut.shape)]
+    if cut.steps:
+        part = in_even_steps(cut.shape, cut.steps, whole.dtype)
+    else:
+        array = _array_in(compiled.constants[cut.constant], whole.bytes, whole.shape, whole.dtype)
+        part = array[tuple(slice(extent) for extent in cut.shape)]
     memory = aligned_memory(part.nbytes)
     memory[:] = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
     return memory
