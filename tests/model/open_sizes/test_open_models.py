@@ -267,3 +267,37 @@ def test_products_at_every_size_of_a_long_range() -> None:
     for n in range(5, 301):
         x = np.random.default_rng(n).normal(size=(n, 24)).astype("f4")
         np.testing.assert_allclose(model(x), x @ w, rtol=1e-4, atol=1e-4)
+
+
+def unet(steps: int) -> onnx.ModelProto:
+    """Convolutions that halve an image and a path that doubles it again; the two are concatenated."""
+    nodes, name = [], "x"
+    for level in range(steps):
+        nodes += [
+            make_node("Conv", [name, f"w{level}"], [f"c{level}"], strides=[2, 2], pads=[1, 1, 1, 1]),
+            make_node("Relu", [f"c{level}"], [f"r{level}"]),
+        ]
+        name = f"r{level}"
+    nodes += [
+        make_node("Resize", [name, "", "scales"], ["u"], mode="nearest", coordinate_transformation_mode="asymmetric"),
+        make_node("Concat", ["u", f"r{steps - 2}"], ["both"], axis=1),
+        make_node("Conv", ["both", "last"], ["y"]),
+    ]
+    weights = {f"w{level}": (8, 8 if level else 3, 3, 3) for level in range(steps)} | {"last": (4, 16, 1, 1)}
+    extra = [numpy_helper.from_array(np.array([1, 1, 2, 2], "f4"), "scales")]
+    shapes: dict[str, list[int | str]] = {"x": [1, 3, "h", "w"]}
+    return seed_weights(make_model(nodes, weights, shapes, {"y": [1, 4, "a", "b"]}, extra=extra), seed=2)
+
+
+def test_a_network_for_images_of_any_height_and_width() -> None:
+    session = pytest.importorskip("onnxruntime").InferenceSession
+    source = unet(steps=2)
+    peer = session(source.SerializeToString())
+    model = sd.compile_model(source, shapes={"x": (1, 3, sd.Range(16, 48, 4), sd.Range(20, 60, 4))}, fresh=True)
+    rng = np.random.default_rng(0)
+    for height, width in itertools.product(range(16, 49, 4), range(20, 61, 4)):
+        x = rng.normal(size=(1, 3, height, width)).astype("f4")
+        (y,) = peer.run(None, {"x": x})
+        np.testing.assert_allclose(model(x), y, rtol=1e-4, atol=1e-4)
+    with pytest.raises(InputError, match="has no size x=1x3x18x20"):
+        model(np.zeros((1, 3, 18, 20), "f4"))

@@ -137,21 +137,36 @@ class Family:
         raise UnsupportedFunction(f"its schedule changes from size to size, as at {left[-1].least}")
 
     def _piece(self, box: Box) -> _Piece:
-        """A kernel for a part of a box that has its least corner, and is as large as possible."""
-        function, part = self._generalised_from(box)
-        if function is None:
-            kernel, part = self._finished(self._made(box.least)), Box(box.least, box.least)
-        else:
-            kernel = self._finished(function.with_variables())
-        part = self._right(kernel, function, part)
-        return _Piece(kernel, part, tuple(box.without(part)))
+        """A kernel for a part of a box that has its least corner, and is as large as possible.
 
-    def _generalised_from(self, box: Box) -> tuple[OpenFunction | None, Box]:
+        Raises:
+            UnsupportedFunction: What the schedule makes is wrong at the least corner.
+        """
+        best: _Piece | None = None
+        for generous in (False, True):
+            function, part = self._generalised_from(box, generous)
+            if function is None:
+                break
+            kernel = self._finished(function.with_variables())
+            right, _ = self._right(kernel, function, part)
+            if right is not None and (best is None or right.count > best.box.count):
+                best = _Piece(kernel, right, tuple(box.without(right)))
+            if right == part:
+                break
+        if best is not None:
+            return best
+        kernel, point = self._finished(self._made(box.least)), Box(box.least, box.least)
+        right, wrong = self._right(kernel, None, point)
+        if right is None:
+            raise UnsupportedFunction(f"what its schedule makes is wrong at {box.least}: {wrong}")
+        return _Piece(kernel, right, tuple(box.without(right)))
+
+    def _generalised_from(self, box: Box, generous: bool) -> tuple[OpenFunction | None, Box]:
         """What the schedule makes, and where; None if that is one point."""
         part = box
         while True:
             try:
-                function = self._generalised(part)
+                function = self._generalised(part, generous)
                 function.with_variables()
                 break
             except UnsupportedFunction:
@@ -169,7 +184,7 @@ class Family:
             part = wider.to(axis, wider.end(axis, holds, part.most[axis]))
         return function, part
 
-    def _generalised(self, box: Box) -> OpenFunction:
+    def _generalised(self, box: Box, generous: bool) -> OpenFunction:
         """What the schedule makes at most points of a box, the least one or a neighbour of it among them.
 
         Raises:
@@ -186,18 +201,15 @@ class Family:
         varying = [axis for axis in range(len(box.least)) if box.least[axis] < box.most[axis]]
         names = self._function.parameters
         try:
-            probes = Probes([{names[axis]: point[axis] for axis in varying} for point in alike], divisors)
+            probes = Probes([{names[axis]: point[axis] for axis in varying} for point in alike], divisors, generous)
         except ValueError as error:
             raise UnsupportedFunction(str(error)) from error
         return OpenFunction([self._made(point) for point in alike], probes)
 
-    def _right(self, kernel: PrimFunc, function: OpenFunction | None, part: Box) -> Box:
-        """The part in which a kernel is right.
+    def _right(self, kernel: PrimFunc, function: OpenFunction | None, part: Box) -> tuple[Box | None, str]:
+        """The part in which a kernel is right, or what is wrong at its least point.
 
         It is executed at the corners, and wherever the schedule makes another function.
-
-        Raises:
-            UnsupportedFunction: It is wrong at the least point.
         """
         tried: dict[Point, str] = {}
 
@@ -214,9 +226,9 @@ class Family:
                 if (differs or point in part.corners) and wrong(point):
                     break
             else:
-                return part
+                return part, ""
             if point == part.least:
-                raise UnsupportedFunction(f"what its schedule makes is wrong at {point}: {tried[point]}")
+                return None, tried[point]
             axes = [axis for axis, low in enumerate(part.least) if point[axis] > low]
             part = max((part.to(axis, point[axis] - 1) for axis in axes), key=lambda smaller: smaller.count)
 

@@ -34,6 +34,9 @@ class Probes:
     Args:
         sizes: The parameters at each of them.
         divisors: By what numbers may be divided, besides 1.
+        generous: Whether a quotient is the largest one that the sizes allow, not the one that is rounded up. Extents
+            that tiles divide are often no probes, because the functions have another form there. So the probes may
+            leave open whether such an extent needs one tile more.
 
     Raises:
         ValueError: They do not determine the terms of a number and check them.
@@ -46,10 +49,11 @@ class Probes:
         Terms(factors=((('n',), 1), ((), 15)), divisor=16, times=8)
     """
 
-    def __init__(self, sizes: Sequence[Sizes], divisors: Collection[int] = ()) -> None:
+    def __init__(self, sizes: Sequence[Sizes], divisors: Collection[int] = (), generous: bool = False) -> None:
         self.sizes = tuple(sizes)
         self.parameters = tuple(sizes[0])
         self._divisors = sorted(set(divisors) - {1})
+        self._rounding = (False,) if generous else (True, False)
         different = len({tuple(each.values()) for each in sizes})
         powers = sorted(itertools.product((1, 2), repeat=len(self.parameters)), key=sum)
         self._forms = [
@@ -78,7 +82,7 @@ class Probes:
         tries = [(1, (1,)), *((times, (1, *self._divisors)) for times in dict.fromkeys((common, *every_time)))]
         for times, divisors in tries:
             quotients = [number // times for number in numbers]
-            for form, rounds_up in itertools.product(self._forms, (True, False)):
+            for form, rounds_up in itertools.product(self._forms, self._rounding):
                 solution, *_ = np.linalg.lstsq(form.values, np.array(quotients, np.float64), rcond=None)
                 for divisor in divisors:
                     factors = np.rint(solution * divisor).astype(np.int64).tolist()
