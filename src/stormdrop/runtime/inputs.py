@@ -19,6 +19,8 @@ from .sizes import Size, lacking_size, shapes_in_words
 
 Array = NDArray[Any]
 
+_KNOWN = 4096  # shapes of calls of which it is kept what runs them
+
 _from_buffer, _address_of = ctypes.c_char.from_buffer, ctypes.addressof
 
 
@@ -164,7 +166,9 @@ class CallInputs:
         known = self._by_shapes.get(shapes)
         if known is None:
             opened = self._opened(shapes)
-            known = self._by_shapes[shapes] = self._padded(shapes) if opened is None else (opened, None)
+            known = self._padded(shapes) if opened is None else (opened, None)
+            if len(self._by_shapes) < _KNOWN:  # ranges may have very many sizes
+                self._by_shapes[shapes] = known
         return known
 
     def _opened(self, shapes: tuple[tuple[int, ...], ...]) -> Wanted | None:
