@@ -146,9 +146,12 @@ def graph(name: str) -> onnx.ModelProto:
     return _exported(name)
 
 
+_TEXTS = {0: "batch", 1: "tokens"}
+
 OPEN: dict[str, dict[str, dict[int, str]]] = {
     "mobilenet_v2": {"image": {0: "batch"}, "logits": {0: "batch"}},
-    "bert_base": {"ids": {1: "tokens"}, "mask": {1: "tokens"}, "hidden": {1: "tokens"}, "pooled": {}},
+    "bert_base": {"ids": _TEXTS, "mask": _TEXTS, "hidden": _TEXTS, "pooled": {0: "batch"}},
+    "distilbert": {"ids": _TEXTS, "mask": _TEXTS, "hidden": _TEXTS},
 }
 """The inputs and outputs of the models that can be made with open dimensions: the name of each, by axis."""
 
