@@ -10,7 +10,7 @@ import stormdrop as sd
 from stormdrop.cli.options import shapes
 from stormdrop.errors import InputError
 from stormdrop.machine.cpu import parse_machine
-from stormdrop.model.inputs.open_range import between, check_range, has_range
+from stormdrop.model.inputs.open_range import check_range, has_range
 from stormdrop.model.inputs.size_range import Range
 
 
@@ -41,9 +41,18 @@ def test_what_is_compiled(first: int, last: int, compiled: list[int]) -> None:
     ],
 )
 def test_what_is_compiled_of_several_ranges(first: int, last: int, compiled: tuple[int, ...]) -> None:
-    one = Range(first, last)
-    assert one.few == compiled
-    assert not set(one.between) & {*one, *one.few} and all(size in one for size in one.between)
+    assert Range(first, last).few == compiled
+
+
+def test_a_range_in_steps() -> None:
+    sizes = Range(64, 640, 32)
+    assert list(sizes) == [640, 64, 96, 160, 352] and sizes.few == (640, 64, 160)
+    assert 128 in sizes and 100 not in sizes and repr(sizes) == "Range(64, 640, 32)"
+    assert sizes == Range(64, 640, 32) != Range(64, 640)
+    with pytest.raises(InputError, match="has no step of 30"):
+        Range(64, 640, 30)
+    (size,) = shapes(["x=64:640:32"])["x"]
+    assert size == sizes
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 5), (5, 5), (6, 5), (1.5, 4)])
@@ -72,14 +81,3 @@ def test_where_none_is_possible() -> None:
     with pytest.raises(InputError, match="not on cuda/a100: list sizes"):
         check_range(given, parse_machine("cuda/a100"), native=False)
     check_range({"x": (1, 8)}, parse_machine("cuda/a100"), native=False)
-
-
-def test_what_is_imported_to_see_whether_a_model_is_the_same_there() -> None:
-    """One dimension has several ranges of its own; equal ranges have equal sizes."""
-    tokens, batch = sd.Range(1, 512), sd.Range(1, 32)
-    further = between({"ids": (batch, tokens), "mask": (batch, tokens), "x": (4, 3)})
-    assert len(further) == max(len(tokens.between), len(batch.between)) >= 3
-    for shapes_there in further:
-        b, n = shapes_there["ids"]
-        assert shapes_there["mask"] == (b, n) and shapes_there["x"] == (4, 3)
-        assert b in batch and n in tokens and b not in batch.few and n not in tokens.few

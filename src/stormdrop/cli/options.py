@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ..records import BufferedStore
 
 _SIZE = "0*[1-9][0-9]{0,17}"
-_SIZES = f"{_SIZE}(?:-{_SIZE}(?::{_SIZE})?|:{_SIZE})?"
-"""A size, several with a step between them, or all from one to another."""
+_SIZES = f"{_SIZE}(?:-{_SIZE}(?::{_SIZE})?|:{_SIZE}(?::{_SIZE})?)?"
+"""A size, several with a step between them, or all from one to another, perhaps in steps."""
 _ONE_SHAPE = rf"(.+?)=({_SIZES}(?:[x,]{_SIZES})*)(?:[,;\s]+|$)"
 """One input with its sizes; a name may hold anything. Commas stand for each x if there is no x."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from stormdrop.model import untuned
 from stormdrop.model.artifact.artifact_files import OPENS
 from stormdrop.model.artifact.loading import load_program
 from stormdrop.model.importer.any_model import import_model
-from stormdrop.model.open_sizes.open_graph import check_graphs
+from stormdrop.model.open_sizes.open_graph import CompiledSizes
 from stormdrop.model.program.document import opens_from_json
 from stormdrop.model.random_weights import seed_weights
 
@@ -198,12 +199,72 @@ def test_what_is_checked_between_compiled_sizes() -> None:
         node = make_node(operator, ["x", "factors"], ["y"])
         return import_model(make_model([node], {}, {"x": ("n", 8)}, {"y": ("n", 8)}, extra=extra), {"x": (sizes, 8)})
 
-    graph = at(sd.Range(20, 40), 3.0)
-    check_graphs(graph, [at(25, 3.0), at(39, 3.0)])
-    with pytest.raises(ModelError, match="a constant has other values at another size"):
-        check_graphs(graph, [at(25, 3.0), at(39, 4.0)])
-    with pytest.raises(ModelError, match="at n = 39 it has other kernels than at any compiled size"):
-        check_graphs(graph, [at(25, 3.0), at(39, 3.0, "Add")])
+    shapes = {"x": (sd.Range(20, 40), 8)}
+    sizes = CompiledSizes(at(sd.Range(20, 40), 3.0), shapes)
+    (part,) = [each for each in sizes.parts if 25 in range(each.box.least[0], each.box.most[0])]
+    assert sizes.between(part) == [(32,), (39,)] and sizes.shapes((32,)) == {"x": (32, 8)}
+    sizes.check(at(25, 3.0), part)
+    with pytest.raises(ModelError, match="a constant has other values than they tell"):
+        sizes.check(at(39, 4.0), part)
+    with pytest.raises(
+        ModelError, match=r"at n = 39 it has other kernels than at n = 21: .* are the first that differ"
+    ):
+        sizes.check(at(39, 3.0, "Add"), part)
+
+
+def right(model: Any, source: onnx.ModelProto, shapes: Iterable[tuple[int, ...]]) -> None:
+    """Checks a model beside onnxruntime."""
+    peer = pytest.importorskip("onnxruntime").InferenceSession(source.SerializeToString())
+    rng = np.random.default_rng(0)
+    for shape in shapes:
+        x = rng.normal(size=shape).astype("f4")
+        (y,) = peer.run(None, {"x": x})
+        np.testing.assert_allclose(model(x), y, rtol=1e-4, atol=1e-4)
+
+
+def test_kernels_that_are_equal_at_a_compiled_size_only() -> None:
+    """With 18 rows, one of the compiled sizes, both products are of 18 x 18 x 18."""
+    nodes = [
+        make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        make_node("MatMul", ["x", "t"], ["s"]),
+        make_node("Softmax", ["s"], ["p"], axis=-1),
+        make_node("MatMul", ["p", "x"], ["y"]),
+    ]
+    source = make_model(nodes, {}, {"x": (2, "n", 18)}, {"y": (2, "n", 18)})
+    model = sd.compile_model(source, shapes={"x": (2, sd.Range(16, 80), 18)}, fresh=True)
+    right(model, source, [(2, n, 18) for n in range(16, 81)])
+
+
+def test_a_model_that_changes_between_compiled_sizes_is_refused() -> None:
+    """From 9 rows on it computes another function."""
+    branches = [
+        onnx.helper.make_graph(
+            [make_node(operator, ["x"], [name])], name, [], [onnx.helper.make_tensor_value_info(name, 1, ["n", 4])]
+        )
+        for operator, name in (("Neg", "small"), ("Tanh", "large"))
+    ]
+    nodes = [
+        make_node("Shape", ["x"], ["shape"]),
+        make_node("Gather", ["shape", "zero"], ["n"]),
+        make_node("Less", ["n", "nine"], ["few"]),
+        make_node("If", ["few"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    extra = [numpy_helper.from_array(np.array(value), name) for name, value in (("zero", 0), ("nine", 9))]
+    source = make_model(nodes, {}, {"x": ("n", 4)}, {"y": ("n", 4)}, extra=extra)
+    with pytest.raises(ModelError, match=r"has no open sizes: at n = .* it has other kernels than at n = 5"):
+        sd.compile_model(source, shapes={"x": (sd.Range(2, 100), 4)}, fresh=True)
+
+
+def test_a_shape_that_is_rounded_is_refused() -> None:
+    """A few sizes fit many quotients that are rounded."""
+    scales = numpy_helper.from_array(np.array([1, 1, 1.2, 1], "f4"), "scales")
+    node = make_node(
+        "Resize", ["x", "", "scales"], ["y"], mode="nearest", coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )  # fmt: skip
+    source = make_model([node], {}, {"x": (1, 2, "n", 4)}, {"y": (1, 2, "m", 4)}, extra=[scales])
+    with pytest.raises(ModelError, match="has no open sizes"):
+        sd.compile_model(source, shapes={"x": (1, 2, sd.Range(4, 72), 4)}, fresh=True)
 
 
 def test_a_constant_that_is_another_one_at_each_size_is_refused() -> None:
@@ -217,7 +278,7 @@ def test_a_constant_that_is_another_one_at_each_size_is_refused() -> None:
     extra = [numpy_helper.from_array(np.array([value]), name) for name, value in (("zero", 0), ("end", 2**31))]
     extra.append(numpy_helper.from_array(np.arange(64, dtype="f4"), "table"))
     model = make_model(nodes, {}, {"x": ("n",)}, {"y": ("n",)}, extra=extra)
-    with pytest.raises(ModelError, match="a constant has other values at another size"):
+    with pytest.raises(ModelError, match="a constant has other values"):
         sd.compile_model(model, shapes={"x": (sd.Range(20, 40),)}, fresh=True)
 
 
@@ -235,7 +296,7 @@ def test_a_number_that_is_counted_is_refused() -> None:
         numpy_helper.from_array(np.arange(8, dtype="f4"), "factors"),
     ]
     model = make_model(nodes, {}, {"x": ("n", 8)}, {"y": ("n", 8)}, extra=extra)
-    with pytest.raises(ModelError, match="a constant has other values at another size"):
+    with pytest.raises(ModelError, match="a constant has other values"):
         sd.compile_model(model, shapes={"x": (sd.Range(20, 40), 8)}, fresh=True)
 
 
@@ -290,14 +351,8 @@ def unet(steps: int) -> onnx.ModelProto:
 
 
 def test_a_network_for_images_of_any_height_and_width() -> None:
-    session = pytest.importorskip("onnxruntime").InferenceSession
     source = unet(steps=2)
-    peer = session(source.SerializeToString())
     model = sd.compile_model(source, shapes={"x": (1, 3, sd.Range(16, 48, 4), sd.Range(20, 60, 4))}, fresh=True)
-    rng = np.random.default_rng(0)
-    for height, width in itertools.product(range(16, 49, 4), range(20, 61, 4)):
-        x = rng.normal(size=(1, 3, height, width)).astype("f4")
-        (y,) = peer.run(None, {"x": x})
-        np.testing.assert_allclose(model(x), y, rtol=1e-4, atol=1e-4)
+    right(model, source, [(1, 3, h, w) for h, w in itertools.product(range(16, 49, 4), range(20, 61, 4))])
     with pytest.raises(InputError, match="has no size x=1x3x18x20"):
         model(np.zeros((1, 3, 18, 20), "f4"))

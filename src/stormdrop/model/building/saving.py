@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..artifact.artifact import CompiledModel
 from ..artifact.artifact_files import METADATA, save_folder
 from ..artifact.metadata import Metadata
 from ..native.link import c_compiler
+from ..verification.exact import output_name
 from ..verification.expected import Fault
 from ..verification.rows import inputs_with_rows
 from ..verification.verify import Reference, Verification
@@ -107,12 +109,19 @@ class Verifier:
             return self.last.fault
         return None
 
+    @cached_property
+    def _between(self) -> list[Reference]:
+        """What the model should compute at sizes of its ranges that are not compiled."""
+        return [Reference.compute(graph, self._seed) for graph in self._builder.graph.between]
+
     def _check(self, model: CompiledModel) -> None:
         """Verifies a model at each size."""
         by = f", {self._builder.executed_by}" if self._builder.executed_by else ""
         checked = [reference.check(model) for reference in self._references]
         for reference in self._references if model.opens else ():
             _check_range(model, reference.feeds)
+        for reference in self._between if model.opens else ():
+            _check_between(model, reference)
         self.by_size = [replace(each, against=each.against + by) for each in checked]
         faults = [each.fault for each in self.by_size if each.fault is not None]
         if len(self.by_size) == 1 or not faults:
@@ -122,6 +131,19 @@ class Verifier:
         shapes = shapes_in_words({name: value.shape for name, value in worst.sample.feeds.items()})
         sample = replace(worst.sample, name=f"{worst.sample.name} ({shapes})")
         self.last = Verification(worst.error, self.last.against, replace(worst, sample=sample))
+
+
+def _check_between(model: CompiledModel, reference: Reference) -> None:
+    """Compares what a model computes at a size that is not compiled with what it should compute."""
+    first = reference.expected[0]
+    outputs = {output_name(name): value for name, value in model.run(first.sample.feeds).items()}
+    for name, output in outputs.items():
+        error = relative_error(output, first.tensors[name]) if name in first.tensors else 0.0
+        if not error <= _OF_A_RANGE:
+            where = shapes_in_words({name: value.shape for name, value in first.sample.feeds.items()})
+            raise ModelError(
+                f"{model.metadata.name}: has no open sizes: {where} makes an error of {error:.2g} in {name}"
+            )
 
 
 def _check_range(model: CompiledModel, feeds: Mapping[str, Any]) -> None:

@@ -38,6 +38,7 @@ class Graph:
         foreign: The parts that onnxruntime runs; `main` calls them as packed functions.
         others: The graphs of the other sizes, if this is the one of the main size.
         layers: The computing nodes of the model, and which of them each call of `main` computes.
+        between: The graphs of sizes that are not compiled, at which ranges are checked.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Graph:
     foreign: OnnxruntimeParts = field(default_factory=OnnxruntimeParts)
     others: tuple[Graph, ...] = ()
     layers: Layers = field(default_factory=Layers)
+    between: tuple[Graph, ...] = ()
 
     @property
     def sizes(self) -> tuple[Graph, ...]:

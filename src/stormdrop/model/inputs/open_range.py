@@ -34,30 +34,3 @@ def check_range(shapes: GivenShapes | None, machine: Machine, native: bool) -> N
         raise InputError("a range of sizes is not possible in a native model: list sizes, or leave native out")
     if any(is_list(size) and not isinstance(size, Range) for shape in (shapes or {}).values() for size in shape):
         raise InputError("a range of sizes is not possible beside a list of sizes: give ranges, or lists")
-
-
-def between(shapes: GivenShapes) -> list[dict[str, tuple[int, ...]]]:
-    """Shapes at sizes of ranges that are not compiled, to see whether the model is the same there.
-
-    Args:
-        shapes: The shapes of inputs, with ranges.
-    """
-    ranges = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, Range))
-    count = max(len(each.between) for each in ranges)
-    # What a range lacks is its first size. Where several have one value each, they are not always the same.
-    tried = {each: (each.between or (each.first,)) for each in ranges}
-    chosen = [
-        {each: tried[each][(turn + position) % len(tried[each])] for position, each in enumerate(ranges)}
-        for turn in range(count)
-    ]
-    return [
-        {
-            name: tuple(
-                of_ranges[size] if isinstance(size, Range) else size
-                for size in shape
-                if isinstance(size, Range) or not is_list(size)
-            )
-            for name, shape in shapes.items()
-        }
-        for of_ranges in chosen
-    ]

@@ -80,19 +80,6 @@ class Range(Collection[int]):
             sizes.append(math.isqrt(sizes[-1] * self.last) | 1)
         return (self.last, *dict.fromkeys(size for size in sizes if size < self.last))
 
-    @property
-    def between(self) -> tuple[int, ...]:
-        """Sizes that are not compiled, of other remainders than those that are."""
-        compiled = {*self, *self.few}
-        if self.step > 1:
-            return tuple(size for size in range(self.first, self.last, self.step) if size not in compiled)[::3]
-        tried = {(self.first * 3 + self.last) // 4 | 1, self.last - 1}
-        size = 11
-        while size < self.last:
-            tried.add(size)
-            size = size * _STEP - 1  # 43, 171, 683
-        return tuple(sorted(size for size in tried if size in self and size not in compiled))
-
     def __len__(self) -> int:
         """How many sizes are compiled."""
         return sum(1 for _ in self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -54,7 +55,7 @@ class Alike:
         self.axes = [axis for axis, values in enumerate(zip(*extents, strict=True)) if len(set(values)) > 1]
         self.names = [names[axis] for axis in self.axes]
         try:
-            self._probes = Probes([self.sizes(each) for each in extents], HALVES)
+            self._probes = Probes([self.sizes(each) for each in extents], HALVES, exact=True)
         except ValueError as error:
             raise UnsupportedFunction(f"only {len(extents)} of its sizes have the same kernels: {error}") from error
         self.own = cache(self._own)
@@ -105,13 +106,17 @@ class Alike:
         """What a step computes at one of the sizes."""
         return self.functions(step)[self._extents.index(extents)]
 
+    def kernels(self, step: int) -> tuple[str, ...]:
+        """The kernel of a step at each of the sizes."""
+        return tuple(program.steps[step].name for program in self._programs)
+
     def functions(self, step: int) -> list[PrimFunc]:
         """What a step computes at each of the sizes.
 
         Raises:
             UnsupportedFunction: It is no kernel of the model.
         """
-        kernels = [program.steps[step].name for program in self._programs]
+        kernels = self.kernels(step)
         if any(name not in self._tasks for name in kernels):
             raise UnsupportedFunction("it is no kernel of the model")
         return [self._tasks[name] for name in kernels]
@@ -181,10 +186,18 @@ def parts(alike: Mapping[Extents, tuple[int, ...]], steps: Sequence[int]) -> lis
             for part in found
             for low, high, base in _intervals(values, special, steps[axis])
         ]
-    most = len(alike)
-    return [
-        each for each in found if each.box.count > most or any(point not in alike for point in each.box.points(most))
-    ]
+    return [each for each in found if any(point not in alike for point in points_of(each.box, steps))]
+
+
+def points_of(box: Box, steps: Sequence[int]) -> Iterator[Extents]:
+    """The sizes of a part of a range.
+
+    Args:
+        box: The part.
+        steps: From one value of each parameter to the next.
+    """
+    bounds = zip(box.least, box.most, steps, strict=True)
+    return itertools.product(*(range(low, high + 1, step) for low, high, step in bounds))
 
 
 def _differs(alike: Mapping[Extents, tuple[int, ...]], extents: Extents, axis: int, last: int) -> bool:

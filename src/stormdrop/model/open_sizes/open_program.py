@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by it
+import numpy as np
 from numpy.typing import NDArray
 from tvm.tirx import PrimFunc
 
@@ -115,7 +117,7 @@ class _Opening:
         self._compiled, self._alike, self._part = compiled, alike, part
         self._schedules, self._library, self._tries, self._kernels = schedules, library, tries, kernels
         self._first, self._last = alike.sizes(part.box.least), alike.sizes(part.box.most)
-        self._known: dict[tuple[int, tuple[Terms, ...]], tuple[Case, ...]] = {}
+        self._known: dict[tuple[str, ...], tuple[Case, ...]] = {}  # by the kernels at all sizes
         self._program = alike.program(part.base)
 
     def size(self, steps: Mapping[str, int]) -> OpenSize:
@@ -149,6 +151,9 @@ class _Opening:
             shape = self._alike.shape([view.shape for view in views])
             return OpenView(own.memory, own.index, offset, shape, own.dtype, own.tensor)
         if packed or all(view.index == own.index for view in views):
+            same = [self._array(view) for view in views if view.shape == own.shape and view.index != own.index]
+            if not all(np.array_equal(self._array(own), array) for array in same):
+                raise UnsupportedFunction("a constant that is laid out for a kernel is another one at other sizes")
             fixed = tuple(Terms((((), extent),)) for extent in own.shape)
             return OpenView("constant", own.index, Terms(()), fixed, own.dtype, own.tensor)
         constant = open_constant([self._array(view) for view in views], self._alike.terms)
@@ -178,11 +183,11 @@ class _Opening:
             if own.function is None:
                 return OpenStep(step.kind, (Case(step.name),), step.reads, step.writes), views
             variables = self._alike.variables(position)
-            if (task, variables) not in self._known:
+            kernels = self._alike.kernels(position)
+            if kernels not in self._known:
                 self._check_arguments(step, function)
-                self._known[task, variables] = self._cases(step.name, task, position, packed)
-            cases = self._known[task, variables]
-            return OpenStep(step.kind, cases, step.reads, step.writes, variables), views
+                self._known[kernels] = self._cases(step.name, task, position, packed)
+            return OpenStep(step.kind, self._known[kernels], step.reads, step.writes, variables), views
         except UnsupportedFunction as error:
             raise UnsupportedFunction(f"kernel {step.name}: {error}") from error
 

@@ -37,6 +37,8 @@ class Probes:
         generous: Whether a quotient is the largest one that the sizes allow, not the one that is rounded up. Extents
             that tiles divide are often no probes, because the functions have another form there. So the probes may
             leave open whether such an extent needs one tile more.
+        exact: Whether nothing is rounded: a sum is divided only if the divisor divides it at all of the sizes. A few
+            sizes fit many quotients that are rounded.
 
     Raises:
         ValueError: They do not determine the terms of a number and check them.
@@ -49,11 +51,14 @@ class Probes:
         Terms(factors=((('n',), 1), ((), 15)), divisor=16, times=8)
     """
 
-    def __init__(self, sizes: Sequence[Sizes], divisors: Collection[int] = (), generous: bool = False) -> None:
+    def __init__(
+        self, sizes: Sequence[Sizes], divisors: Collection[int] = (), generous: bool = False, exact: bool = False
+    ) -> None:
         self.sizes = tuple(sizes)
         self.parameters = tuple(sizes[0])
         self._divisors = sorted(set(divisors) - {1})
-        self._rounding = (False,) if generous else (True, False)
+        self._rounding = (False,) if generous or exact else (True, False)
+        self._exact = exact
         different = len({tuple(each.values()) for each in sizes})
         powers = sorted(itertools.product((1, 2), repeat=len(self.parameters)), key=sum)
         self._forms = [
@@ -104,6 +109,8 @@ class Probes:
             rounds_up: Whether the constant must be such that the quotient is rounded up, as numbers of tiles are. Else
                 it is the largest one that fits: a tile too many overlaps another one, one too few would be missing.
         """
+        if self._exact:
+            return self._divided(products, factors, divisor, numbers)
         pairs = tuple((names, each) for names, each in zip(products, factors, strict=True) if each and names)
         sums = [Terms(pairs).at(each) for each in self.sizes]
         most = min(number * divisor - total for number, total in zip(numbers, sums, strict=True)) + divisor - 1
@@ -112,6 +119,14 @@ class Probes:
         if not least <= constant <= most or not pairs:
             return None
         return Terms((*pairs, ((), constant)) if constant else pairs, divisor)
+
+    def _divided(
+        self, products: Products, factors: Sequence[int], divisor: int, numbers: Sequence[int]
+    ) -> Terms | None:
+        """The terms with these factors, if they give all numbers and nothing is rounded."""
+        terms = Terms(tuple((names, each) for names, each in zip(products, factors, strict=True) if each), divisor)
+        sums = [replace(terms, divisor=1).at(each) for each in self.sizes]
+        return terms if sums == [number * divisor for number in numbers] else None
 
 
 def _products(parameters: Sequence[str], most: Sequence[int]) -> Products:
