@@ -8,6 +8,7 @@ import pytest
 import tvm
 from tvm import te, tirx
 
+from stormdrop.codegen.compile import compile_kernel
 from stormdrop.ir.reference import evaluate
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.fallback import schedule_fallback
@@ -86,3 +87,27 @@ def test_marks_of_scopes_are_dropped_and_nothing_is_said(target: Cpu, capfd: pyt
     tvm.compile(fallback.function, target.tvm()).jit()["main"](*tensors)
     assert "pragma" not in capfd.readouterr().err
     assert tensors[-1].numpy().tolist() == [0, 1, 0, 1, 0, 0, 0, 0]
+
+
+def turned_pairs() -> tirx.PrimFunc:
+    """Pairs of numbers, each half of a row apart, as rotary embeddings have them."""
+    x, turns = te.placeholder((3, 3, 16), name="x"), te.placeholder((2, 3, 8), name="turns")
+
+    def value(h: Any, s: Any, d: Any) -> Any:
+        own, other = x[s, h, d], x[s, h, (1 - d // 8) * 8 + d % 8]
+        return own * turns[0, s, d % 8] + tirx.Select(d // 8 == 0, -other, other) * turns[1, s, d % 8]
+
+    pairs = te.compute((3, 3, 16), value, name="pairs")
+    joined = te.compute((9, 16), lambda row, d: pairs[row // 3, row % 3, d], name="joined")
+    return te.create_prim_func([x, turns, joined])
+
+
+def test_what_is_behind_a_modulo_is_read_where_it_stands(target: Cpu) -> None:
+    """LLVM 22 reads elsewhere, if it makes vectors of these loops for a CPU with AVX-512."""
+    function = turned_pairs()
+    arrays = [_integers(parameter) for parameter in function.params]
+    (expected,) = evaluate(function, arrays[:-1])
+    kernel = compile_kernel(schedule_fallback(function).function, target.tvm())
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    kernel.call(*tensors)
+    np.testing.assert_array_equal(tensors[-1].numpy(), expected)

@@ -9,14 +9,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import tvm
 from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
 from tvm.s_tir import Schedule, ScheduleError
-from tvm_ffi import structural_map
+from tvm_ffi import structural_map, structural_walk
 
+from ...ir.expressions import simplified
 from ..graph.tasks import has_nests
 
 _T = TypeVar("_T")
@@ -55,6 +59,7 @@ def schedule_fallback(function: tirx.PrimFunc, lanes: int = 16) -> Fallback:
     parallel = vectorised = True
     for name in block_names(schedule):
         if _iterations(schedule, name) < _SMALL:
+            schedule, _ = attempt(schedule, partial(_split_at_moduli, name=name), None)
             continue
         schedule, reached = attempt(schedule, partial(_tile, name=name, lanes=lanes), (False, False))
         parallel &= reached[0]
@@ -106,6 +111,35 @@ def inline(schedule: Schedule, name: str) -> None:
     spatial = all(set(_kinds(schedule, member)) <= {tirx.IterVar.DataPar} for member in (block, *consumers))
     if consumers and spatial:
         schedule.compute_inline(block)
+
+
+def _split_at_moduli(schedule: Schedule, name: str) -> None:
+    """Makes several loops of one over i of which a block reads i % n, so that nothing is divided.
+
+    LLVM 22 makes vectors of plain loops for Zen 4 and 5, and reads `x[i % 8]` as if the modulo were not there.
+    """
+    block = schedule.get_sblock(name)
+    loops, axes = schedule.get_loops(block), schedule.get(block).iter_vars
+    if len(loops) != len(axes):
+        return
+    extents = {axis.var: _extent(schedule, loop) or 1 for loop, axis in zip(loops, axes, strict=True)}
+    moduli: dict[Any, set[int]] = {variable: set() for variable in extents}
+
+    def note(node: Any) -> None:
+        if node.a in moduli and isinstance(node.b, IntImm):
+            moduli[node.a].add(int(node.b))
+
+    def visit(load: Any) -> None:
+        structural_walk(simplified(load, extents), (prim.FloorMod, note))
+
+    structural_walk(schedule.get(block).body, (TensorLoad, visit))
+    for loop, axis in zip(loops, axes, strict=True):
+        extent, steps = extents[axis.var], [1]
+        for modulus in sorted(moduli[axis.var]):
+            if modulus % steps[-1] == 0 and extent % modulus == 0 and steps[-1] < modulus < extent:
+                steps.append(modulus)
+        if len(steps) > 1:
+            schedule.split(loop, [None, *(large // small for small, large in reversed(list(pairwise(steps))))])
 
 
 def _tile(schedule: Schedule, name: str, lanes: int) -> tuple[bool, bool]:
