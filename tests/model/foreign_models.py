@@ -13,7 +13,7 @@ GELU = "com.microsoft"
 IMAGE = (1, 3, 8, 8)
 
 
-def gelu_inside(domain: str = GELU, operator: str = "QuickGelu") -> onnx.ModelProto:
+def gelu_inside(domain: str = GELU, operator: str = "ScaledSiLU") -> onnx.ModelProto:
     """A convolution, an operator of onnxruntime's own, and another convolution."""
     nodes = [
         helper.make_node("Conv", ["x", "w0"], ["a"], "first", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
@@ -79,11 +79,11 @@ def only_a_loop() -> onnx.ModelProto:
 
 
 def two_segments() -> onnx.ModelProto:
-    """QuickGelu -> Relu -> QuickGelu -> MatMul -> NonZero -> Transpose: data decide the first shape."""
+    """ScaledSiLU -> Relu -> ScaledSiLU -> MatMul -> NonZero -> Transpose: data decide the first shape."""
     nodes = [
-        helper.make_node("QuickGelu", ["x"], ["a"], domain=GELU),
+        helper.make_node("ScaledSiLU", ["x"], ["a"], domain=GELU),
         helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("QuickGelu", ["b"], ["c"], domain=GELU),
+        helper.make_node("ScaledSiLU", ["b"], ["c"], domain=GELU),
         helper.make_node("MatMul", ["c", "w"], ["d"]),
         helper.make_node("NonZero", ["d"], ["e"]),
         helper.make_node("Transpose", ["e"], ["f"]),

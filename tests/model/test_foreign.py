@@ -184,7 +184,7 @@ def test_the_times_of_the_parts() -> None:
     model = compiled(two_segments())
     times = part_times(model, random_feeds(model.inputs))
     assert [entry.part.operators for entry in times] == [
-        {"com.microsoft.QuickGelu": 2, "Relu": 1},
+        {"com.microsoft.ScaledSiLU": 2, "Relu": 1},
         {"NonZero": 1, "Transpose": 1},
     ], "the cheap operator between two foreign ones joins them"
     assert all(0 < entry.share < 1 for entry in times)
@@ -201,13 +201,13 @@ def test_damaged_and_missing_parts(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"foreign_0.onnx is missing"):
         CompiledModel.load(tmp_path / "m.sd")
     document = json.loads((tmp_path / "m.sd" / METADATA).read_text())
-    assert document["foreign"][0]["operators"] == {"com.microsoft.QuickGelu": 1}
+    assert document["foreign"][0]["operators"] == {"com.microsoft.ScaledSiLU": 1}
 
 
 def test_a_model_without_onnxruntime_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled(gelu_inside()).save(tmp_path / "m.sd")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ArtifactError, match=r"com.microsoft.QuickGelu.*pip install 'stormdrop\[onnxruntime\]'"):
+    with pytest.raises(ArtifactError, match=r"com.microsoft.ScaledSiLU.*pip install 'stormdrop\[onnxruntime\]'"):
         CompiledModel.load(tmp_path / "m.sd")
 
 
@@ -239,9 +239,9 @@ def test_what_each_of_two_equal_parts_reads_is_compared() -> None:
         weights = scale * np.random.default_rng(0).normal(0, 0.1, (64, 64)).astype(np.float32)
         nodes = [
             helper.make_node("MatMul", ["x", "first"], ["a"]),
-            helper.make_node("QuickGelu", ["a"], ["b"], domain=GELU),
+            helper.make_node("ScaledSiLU", ["a"], ["b"], domain=GELU),
             helper.make_node("MatMul", ["b", "second"], ["c"]),
-            helper.make_node("QuickGelu", ["c"], ["y"], domain=GELU),
+            helper.make_node("ScaledSiLU", ["c"], ["y"], domain=GELU),
         ]
         constants = [numpy_helper.from_array(weights, "first"), numpy_helper.from_array(weights / scale, "second")]
         made = make_model(nodes, {}, {"x": (16, 64)}, {"y": (16, 64)}, 13, constants)
@@ -256,7 +256,7 @@ def test_what_each_of_two_equal_parts_reads_is_compared() -> None:
     assert len(names) == len(set(names)) == 5
     assert reference.check(right).fault is None
     fault = reference.check(wrong).fault
-    assert fault is not None and fault.tensor == "input 0 of onnxruntime's part 0 (com.microsoft.QuickGelu)"
+    assert fault is not None and fault.tensor == "input 0 of onnxruntime's part 0 (com.microsoft.ScaledSiLU)"
 
 
 def test_steps_beside_a_part_are_judged_as_steps() -> None:
@@ -266,7 +266,7 @@ def test_steps_beside_a_part_are_judged_as_steps() -> None:
         nodes = [
             helper.make_node("Tanh", ["x"], ["t"]),
             helper.make_node(step, ["t"], ["y"]),
-            helper.make_node("QuickGelu", ["t"], ["z"], domain=GELU),
+            helper.make_node("ScaledSiLU", ["t"], ["z"], domain=GELU),
         ]
         made = make_model(nodes, {}, {"x": (4, 6)}, {"y": (4, 6), "z": (4, 6)})
         made.opset_import.append(helper.make_opsetid(GELU, 1))
@@ -280,7 +280,7 @@ def test_steps_beside_a_part_are_judged_as_steps() -> None:
 
 
 def test_parts_flush_denormals_as_kernels_do() -> None:
-    nodes = [helper.make_node("QuickGelu", ["x"], ["y"], domain=GELU)]
+    nodes = [helper.make_node("ScaledSiLU", ["x"], ["y"], domain=GELU)]
     source = make_model(nodes, {}, {"x": (1 << 16,)}, {"y": (1 << 16,)})
     source.opset_import.append(helper.make_opsetid(GELU, 1))
     graph, x = load_graph(source), np.full(1 << 16, 1e-40, np.float32)
@@ -295,7 +295,7 @@ def test_all_of_a_model_runs_without_the_program_around_it() -> None:
     whole = run_by_onnxruntime(load_graph(source), "because")
     assert whole is not None and not whole.tasks
     (part,) = whole.foreign.reports
-    assert part.whole and part.operators["com.microsoft.QuickGelu"] == 2
+    assert part.whole and part.operators["com.microsoft.ScaledSiLU"] == 2
     model = build(whole, {}, Cpu.detect())
     assert model.foreign.alone(model.metadata, 1) is not None
     assert Reference.compute(whole).check(model).fault is None
@@ -311,8 +311,8 @@ def test_all_of_a_model_runs_without_the_program_around_it() -> None:
 def alone() -> CompiledModel:
     """A model with two inputs and two outputs, all of which onnxruntime runs."""
     nodes = [
-        helper.make_node("QuickGelu", ["a"], ["first"], domain=GELU),
-        helper.make_node("QuickGelu", ["b"], ["second"], domain=GELU),
+        helper.make_node("ScaledSiLU", ["a"], ["first"], domain=GELU),
+        helper.make_node("ScaledSiLU", ["b"], ["second"], domain=GELU),
     ]
     source = make_model(nodes, {}, {"a": (2, 3), "b": (4,)}, {"second": (4,), "first": (2, 3)})
     source.opset_import.append(helper.make_opsetid(GELU, 1))
@@ -436,8 +436,8 @@ def endless() -> TuningRun:
 
 
 def at_two_sizes() -> Graph:
-    """QuickGelu, which onnxruntime has to run, before a product."""
-    nodes = [helper.make_node("QuickGelu", ["x"], ["a"], domain=GELU), helper.make_node("MatMul", ["a", "w"], ["y"])]
+    """ScaledSiLU, which onnxruntime has to run, before a product."""
+    nodes = [helper.make_node("ScaledSiLU", ["x"], ["a"], domain=GELU), helper.make_node("MatMul", ["a", "w"], ["y"])]
     source = seed_weights(make_model(nodes, {"w": (8, 4)}, {"x": ("N", 8)}, {"y": ("N", 4)}), seed=1)
     source.opset_import.append(helper.make_opsetid(GELU, 1))
     graph = together([load_graph(source, {"x": (rows, 8)}) for rows in (1, 2)])

@@ -164,11 +164,11 @@ def test_onnxruntime_reads_large_weights_that_stand_in_a_file(importer: Importer
     """The session of a trial run reads them when it is made, and when it runs."""
     nodes = [
         helper.make_node("MatMul", ["x", "w0"], ["a"]),
-        helper.make_node("QuickGelu", ["a"], ["b"], domain="com.microsoft"),
+        helper.make_node("ScaledSiLU", ["a"], ["b"], domain="com.microsoft"),
         helper.make_node("MatMul", ["b", "w1"], ["y"]),
     ]
     weights = dict.fromkeys(("w0", "w1"), (768, 768))
     model = seed_weights(make_model(nodes, weights, {"x": (1, 768)}, {"y": (1, 768)}), 1)
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     graph = importer.load(model)
-    assert [part.operators for part in graph.foreign.reports] == [{"com.microsoft.QuickGelu": 1}]
+    assert [part.operators for part in graph.foreign.reports] == [{"com.microsoft.ScaledSiLU": 1}]

@@ -37,7 +37,7 @@ def test_a_native_model_does_not_need_onnxruntime() -> None:
 
 @pytest.mark.usefixtures("no_onnxruntime")
 def test_without_onnxruntime_the_line_names_the_operator_and_what_to_install() -> None:
-    with pytest.raises(ModelError, match=r"QuickGelu \(node 'inside'\).*pip install 'stormdrop\[onnxruntime\]'"):
+    with pytest.raises(ModelError, match=r"ScaledSiLU \(node 'inside'\).*pip install 'stormdrop\[onnxruntime\]'"):
         load_graph(gelu_inside())
 
 
@@ -55,7 +55,7 @@ def test_the_child_brings_the_parts_back() -> None:
     ours, expected = import_graph(two_segments()), load_graph(two_segments())
     assert parts(ours) == parts(expected) and ours.outputs == expected.outputs
     assert [onnx.load_from_string(model).graph.node[0].op_type for model in ours.foreign.models] == [
-        "QuickGelu",
+        "ScaledSiLU",
         "NonZero",
     ]
 
@@ -142,7 +142,7 @@ def test_an_output_of_another_type_than_the_model_says_is_onnxruntimes(monkeypat
 def all_of_it() -> onnx.ModelProto:
     """Nothing of it can be native; an output is an input, and another one a constant."""
     model = make_model(
-        [helper.make_node("QuickGelu", ["x"], ["y"], domain=GELU)], {}, {"x": (2, 4), "z": (3,)}, {"y": (2, 4)}
+        [helper.make_node("ScaledSiLU", ["x"], ["y"], domain=GELU)], {}, {"x": (2, 4), "z": (3,)}, {"y": (2, 4)}
     )
     model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, (3,)))
     model.graph.output.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, (2,)))
@@ -155,7 +155,7 @@ def test_a_model_without_native_nodes_is_one_part_as_it_was_read() -> None:
     pytest.importorskip("onnxruntime")
     imported = load_graph(all_of_it())
     (part,), (model,) = imported.foreign.reports, imported.foreign.models
-    assert part.whole and part.operators == {"com.microsoft.QuickGelu": 1} and "QuickGelu" in part.reason
+    assert part.whole and part.operators == {"com.microsoft.ScaledSiLU": 1} and "ScaledSiLU" in part.reason
     assert onnx.load_from_string(model) == imported.source
     assert [info.shape for info in imported.outputs] == [(2, 4), (3,), (2,)] and not imported.tasks
 
@@ -181,5 +181,5 @@ def test_both_ways_to_a_whole_model_are_one() -> None:
 def test_a_whole_model_that_no_message_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(onnx.checker, "MAXIMUM_PROTOBUF", 10)
-    with pytest.raises(ModelError, match=r"QuickGelu .*; onnxruntime has to run all of it, and takes less than 2 GB"):
+    with pytest.raises(ModelError, match=r"ScaledSiLU .*; onnxruntime has to run all of it, and takes less than 2 GB"):
         load_graph(all_of_it())

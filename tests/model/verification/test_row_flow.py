@@ -72,14 +72,14 @@ KEEP: dict[str, tuple[Any, Any, Any]] = {
     ),
     "a concatenation along another axis": ([node("Concat", "x x", "y", axis=2)], {}, {}),
     "an activation that onnxruntime runs": (
-        [node("MatMul", "x w", "p"), node("QuickGelu", "p", "y", domain="com.microsoft")],
+        [node("MatMul", "x w", "p"), node("ScaledSiLU", "p", "y", domain="com.microsoft")],
         {"w": (8, 5)},
         {},
     ),
     "an activation that onnxruntime runs with the batch as the second axis": (
         [
             node("Transpose", "x", "t", perm=[1, 0, 2]),
-            node("FastGelu", "t", "p", domain="com.microsoft"),
+            node("ScaledSiLU", "t", "p", domain="com.microsoft"),
             node("Transpose", "p", "y", perm=[1, 0, 2]),
         ],
         {},

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
+from onnx import helper
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from ..graph.expressions import bindings_of
 from ..graph.layers import numbered
 from ..graph.open_blocks import ended_blocks
-from ..onnx.standard import opset_of
+from ..onnx.standard import opset_of, qualified_name
 from ..onnx.weights import array_of, in_file
 from ..passes.views import static_shape
 from ..tensors import tensor_of
@@ -44,6 +45,18 @@ class _Importer(ONNXGraphImporter):
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         """Does nothing: `onnx_model` has checked the operators, and its message names the node."""
 
+    def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        """Translates nodes whose operators are called with their domain, as those of onnxruntime may be others."""
+        super()._construct_nodes(helper.make_graph(map(_qualified, graph.node), graph.name, [], []))
+
+    def _convert_subgraph(self, bb: Any, graph: onnx.GraphProto) -> Any:
+        """The same for a branch."""
+        branch = onnx.GraphProto()
+        branch.CopyFrom(graph)
+        del branch.node[:]
+        branch.node.extend(map(_qualified, graph.node))
+        return super()._convert_subgraph(bb, branch)
+
     def names(self, mod: tvm.IRModule) -> list[frozenset[str]]:
         """The names of the model's values that the variable of each binding of `main` is."""
         names: dict[Any, set[str]] = defaultdict(set)
@@ -62,6 +75,16 @@ class _Importer(ONNXGraphImporter):
             if converted is not None:
                 return _without_empty(self.bb.normalize(converted))
         return _without_empty(super()._convert_operator(op_name, inputs, attrs, opset))
+
+
+def _qualified(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A node whose operator has its domain in its name; the node itself if that is the standard's."""
+    if node.op_type == (name := qualified_name(node)):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.op_type = name
+    return copy
 
 
 def _without_empty(value: Any) -> Any:

@@ -12,15 +12,15 @@ from onnx import TensorProto, version_converter
 from ...errors import ModelError, one_line, shown
 from ...runtime.sizes import TensorInfo
 from ..inputs.inputs import Values
-from ..onnx.contributed import is_contributed, known_shapes
+from ..onnx.contributed import known_shapes
 from ..onnx.deciding import refuse_deciding_inputs
 from ..onnx.rewrites.simplify import clean
 from ..onnx.sizes import is_too_large, too_large
 from ..onnx.source import described, read_source
-from ..onnx.standard import is_standard, opset_of
+from ..onnx.standard import is_standard, opset_of, qualified_name
 from ..onnx.training import refuse_training
 from ..onnx.weights import KERNEL_TYPES, move_out, moved_in
-from .converters.onnxruntime_part import OPERATOR
+from .converters.onnxruntime_part import DOMAIN, OPERATOR
 
 _OLDEST_OPSET = 7
 """Older models are converted: before opset 7, operators broadcast by attributes, which the importer ignores."""
@@ -94,13 +94,13 @@ def load_onnx(
 
 def unsupported_nodes(model: onnx.ModelProto) -> dict[int, str]:
     """The positions of the nodes that the importer does not know, and what to say about each."""
-    known = _importable_operators() | {"Constant"} - {OPERATOR}
+    known = _importable_operators() | {"Constant"} - {f"{DOMAIN}.{OPERATOR}"}
     local = {(function.domain, function.name) for function in model.functions}
     unsupported = {}
     for position, node in enumerate(model.graph.node):
         if (node.domain, node.op_type) in local:
             continue
-        if not (is_standard(node) or is_contributed(node)) or node.op_type not in known:
+        if qualified_name(node) not in known:
             domain = "" if is_standard(node) else f"{shown(node.domain)}."
             unsupported[position] = f"operator {domain}{described(node)} is not supported"
     return unsupported

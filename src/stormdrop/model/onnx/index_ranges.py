@@ -10,7 +10,9 @@ import onnx
 from numpy.typing import NDArray
 
 from ..inputs.ranges import UNBOUNDED, Range, as_places
+from .contributed import DOMAIN, is_contributed
 from .nodes import attribute_of, constants_of
+from .standard import qualified_name
 from .weights import array_of
 
 _KEEPS_ALL = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -22,6 +24,14 @@ _KEEPS_THE_ONE = ("Gather", "Slice")
 _READS = ("Gather", "GatherElements", "GatherND")
 _WRITES = ("Scatter", "ScatterElements", "ScatterND")
 """Operators whose second input indexes the first one, or the place in it that is written to."""
+
+_TABLES: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "RotaryEmbedding": ((3, 1),),
+    f"{DOMAIN}.EmbedLayerNormalization": ((0, 2), (1, 4), (8, 3)),
+    f"{DOMAIN}.GroupQueryAttention": ((9, 7),),
+    f"{DOMAIN}.RotaryEmbedding": ((1, 2),),
+}
+"""Which inputs of an operator index the rows of a table, which is another input of it."""
 
 _DOMAINS: Mapping[str, tuple[int, float, float]] = {
     "Acos": (0, -1.0, 1.0),
@@ -38,8 +48,10 @@ _DOMAINS: Mapping[str, tuple[int, float, float]] = {
 """Which input of an operator has to be real numbers of which range."""
 
 _OVER_TIME = {
-    **dict.fromkeys(("DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"), (4, 0)),
-    "QAttention": (5, 1),
+    **dict.fromkeys((f"{DOMAIN}.DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"), (4, 0)),
+    f"{DOMAIN}.Attention": (3, 1),
+    f"{DOMAIN}.MultiHeadAttention": (4, 1),
+    f"{DOMAIN}.QAttention": (5, 1),
     "ReverseSequence": (1, 0),
 }
 """Which input of an operator counts the steps that each sequence has, if it is a vector, and the axis of the steps."""
@@ -66,6 +78,7 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
     reals = {value.name for value in model.graph.input if _is_real(value)}
     origin = {value.name: value.name for value in model.graph.input if value.name not in tables}
     shapes = _shapes(model)
+    producers = {name: node for node in model.graph.node for name in node.output}
     lengths: dict[str, int] = {}
     written: set[str] = set()
     bounds: dict[str, tuple[int, int]] = {}
@@ -96,10 +109,12 @@ def index_ranges(model: onnx.ModelProto) -> dict[str, Range]:
             if cache is not None and update is not None:
                 axis = attribute_of(node, "axis", -2)
                 bounds[begin] = (0, max(1, cache[axis] - update[axis] + 1))
-        counted, over = _OVER_TIME.get(node.op_type, (len(read), 0))
+        counted, over = _OVER_TIME.get(qualified_name(node), (len(read), 0))
         steps = read[counted] if counted < len(read) and node.input[0] in shapes else None
         if steps is not None and len(shapes.get(node.input[counted], (1,))) == 1:
             bounds[steps] = (1, shapes[node.input[0]][attribute_of(node, "time_axis", over)] + 1)
+        if is_contributed(node, "GroupQueryAttention"):
+            bounds |= _rows_of_cache(node, values, shapes, origin, producers)
         position, low, high = _DOMAINS.get(node.op_type, (len(read), 0.0, 0.0))
         if position < len(read) and (name := read[position] or "") in reals:
             before = domains.get(name, (-UNBOUNDED, UNBOUNDED))
@@ -125,6 +140,11 @@ def _reduces(node: onnx.NodeProto) -> bool:
 
 def _indexed(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:
     """The inputs of a node that index, each with the length of what it indexes."""
+    for places, table in _TABLES.get(qualified_name(node), ()):
+        if max(places, table) < len(node.input) and node.input[table] in shapes:
+            # One position may stand for a whole sequence, which begins there.
+            rows = 1 if node.op_type == "EmbedLayerNormalization" else shapes.get(node.input[0], (1, 1))[-2]
+            yield node.input[places], max(1, shapes[node.input[table]][0] - rows + 1)
     if node.op_type not in (*_READS, *_WRITES):
         return
     shape, indices = shapes.get(node.input[0]), node.input[1]
@@ -138,6 +158,29 @@ def _indexed(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> Ite
         first = attribute_of(node, "batch_dims", 0)
         indexed = shape[first : first + shapes[indices][-1]]
         yield indices, min(indexed, default=1)
+
+
+def _rows_of_cache(
+    node: onnx.NodeProto,
+    values: Mapping[str, int],
+    shapes: Mapping[str, tuple[int, ...]],
+    origin: Mapping[str, str],
+    producers: Mapping[str, onnx.NodeProto],
+) -> dict[str, tuple[int, int]]:
+    """The ranges of the inputs that say where the new rows of a GroupQueryAttention stand.
+
+    The last one is not behind the cache. If the ones of a mask are counted, as exporters write it, all of them are 1.
+    """
+    name, counted = node.input[5], False
+    while name in producers and producers[name].op_type in ("ReduceSum", "Sub", *_KEEPS_ALL):
+        counted |= producers[name].op_type == "ReduceSum"
+        name = producers[name].input[0]
+    if node.input[0] not in shapes:
+        return {}
+    rows, length = shapes[node.input[0]][1], node.input[6]
+    total = values.get(length, max(rows, shapes[node.input[3]][2] if node.input[3] in shapes else 0))
+    found = {origin[length]: (total, total + 1)} if length in origin else {}
+    return found | ({origin[name]: (1, 2) if counted else (rows - 1, total)} if name in origin else {})
 
 
 def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:

@@ -25,7 +25,7 @@ _KERNELS = {
     *("Conv", "ConvInteger", "ConvTranspose", "DeformConv", "QLinearConv"),
     *("Attention", "Einsum", "Gemm", "MatMul", "MatMulInteger", "QLinearMatMul"),
     *("GRU", "LSTM", "RNN"),
-    *contributed.OPERATORS,
+    *contributed.PRODUCTS,
 }
 """Operators that are worth a crossing from and to an onnxruntime part. Between two parts, all others join them."""
 

@@ -20,9 +20,14 @@ def is_standard(node: onnx.NodeProto, *operators: str) -> bool:
     return node.domain in _DOMAINS and (not operators or node.op_type in operators)
 
 
+def qualified_name(node: onnx.NodeProto) -> str:
+    """The operator of a node, with its domain if that is not the standard's."""
+    return node.op_type if is_standard(node) else f"{node.domain}.{node.op_type}"
+
+
 def operator_name(node: onnx.NodeProto) -> str:
     """The operator of a node, for messages, with its domain if it is none of the standard."""
-    return shown(node.op_type if is_standard(node) else f"{node.domain}.{node.op_type}")
+    return shown(qualified_name(node))
 
 
 def opset_of(model: onnx.ModelProto, unnamed: int = 1) -> int:

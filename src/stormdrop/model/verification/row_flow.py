@@ -31,7 +31,7 @@ from ...ir.stages import Stage, StageGraph, shape_of
 from ..graph.expressions import VIEWS, bindings_of, calls_kernel, operator_name, part_arguments, part_index
 from ..graph.graph import Graph
 
-_ELEMENTWISE = frozenset({"com.microsoft.FastGelu", "com.microsoft.Gelu", "com.microsoft.QuickGelu"})
+_ELEMENTWISE = frozenset(f"com.microsoft.{operator}" for operator in ("FastGelu", "Gelu", "QuickGelu", "ScaledSiLU"))
 """Operators of onnxruntime's own that compute each element from the same one. Those of the standard become kernels."""
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from tvm import relax, te
 
 from ....operators.weight_only import BITS, product_with_codes
+from ...onnx.contributed import DOMAIN, MATMUL_N_BITS
 from ...tensors import Array
 from .node import Node, const
 
@@ -75,4 +76,4 @@ def _decoded(codes: Array, scales: Array, zeros: Array | None, bits: int) -> Arr
     return weights.reshape(len(codes), -1)
 
 
-CONVERTERS: dict[str, Callable[[Node], Any]] = {"MatMulNBits": _matmul_n_bits}
+CONVERTERS: dict[str, Callable[[Node], Any]] = {f"{DOMAIN}.{MATMUL_N_BITS}": _matmul_n_bits}

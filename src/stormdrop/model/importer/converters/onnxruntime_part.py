@@ -36,4 +36,4 @@ def _type(proto: onnx.TypeProto) -> relax.TensorType:
     return relax.TensorType(dtype=dtype, ndim=len(tensor.shape.dim))
 
 
-CONVERTERS = {OPERATOR: _call_of_part}
+CONVERTERS = {f"{DOMAIN}.{OPERATOR}": _call_of_part}

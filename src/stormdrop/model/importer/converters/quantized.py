@@ -13,6 +13,7 @@ from onnx import helper
 from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 
+from ...onnx.contributed import DOMAIN, DYNAMIC_QUANTIZE_MATMUL, MATMUL_INTEGER_TO_FLOAT
 from .integer_products import as_column, corrected_product, integer_convolution, integer_product, shifted
 from .node import Node, const, dtype_of, limits, normalised, shape_of
 
@@ -228,9 +229,9 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "ConvInteger": _conv_integer,
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeLinear": _dynamic_quantize,
-    "DynamicQuantizeMatMul": _dynamic_matmul,
+    f"{DOMAIN}.{DYNAMIC_QUANTIZE_MATMUL}": _dynamic_matmul,
     "MatMulInteger": _matmul_integer,
-    "MatMulIntegerToFloat": _matmul_integer_to_float,
+    f"{DOMAIN}.{MATMUL_INTEGER_TO_FLOAT}": _matmul_integer_to_float,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
     "QuantizeLinear": _quantize,

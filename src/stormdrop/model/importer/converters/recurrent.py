@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from ...onnx.contributed import DOMAIN, DYNAMIC_QUANTIZE_LSTM
 from .node import Node, const, scalar, shape_of
 from .quantized import product_by_bytes
 
@@ -31,7 +32,7 @@ SMALL = 1 << 15
 """The most multiply-adds of a product that has one kernel with what reads it. Calling another one takes as long as some
 thousands of them. A larger product is scheduled for itself, with several threads."""
 
-_QUANTISED = "DynamicQuantizeLSTM"
+_QUANTISED = f"{DOMAIN}.{DYNAMIC_QUANTIZE_LSTM}"
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4, _QUANTISED: 4}
 _ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
 _ACTIVATIONS[_QUANTISED] = _ACTIVATIONS["LSTM"]
