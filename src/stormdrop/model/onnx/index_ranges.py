@@ -175,12 +175,13 @@ def _rows_of_cache(
     while name in producers and producers[name].op_type in ("ReduceSum", "Sub", *_KEEPS_ALL):
         counted |= producers[name].op_type == "ReduceSum"
         name = producers[name].input[0]
-    if node.input[0] not in shapes:
-        return {}
-    rows, length = shapes[node.input[0]][1], node.input[6]
-    total = values.get(length, max(rows, shapes[node.input[3]][2] if node.input[3] in shapes else 0))
+    length, past = node.input[6], shapes.get(node.input[3], (0, 0, 0, 0))[2]
+    rows = shapes[node.input[0]][1] if node.input[0] in shapes else None
+    total = values.get(length, max(rows or 1, past))
     found = {origin[length]: (total, total + 1)} if length in origin else {}
-    return found | ({origin[name]: (1, 2) if counted else (rows - 1, total)} if name in origin else {})
+    if name in origin:
+        found[origin[name]] = (1, 2) if counted else ((total if rows is None else rows) - 1, total)
+    return found
 
 
 def _shapes(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
