@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contributed_cases import KINDS, Case, embedding, expect_same, grouped, normal, rotary, self_attention
+from one_node_cases import CONTRIBUTED, Case, embedding, expect_same, grouped, normal, rotary, self_attention
 from onnx import TensorProto, helper, numpy_helper
 
 from stormdrop.machine.cpu import Cpu
@@ -22,9 +22,9 @@ SEEDS = 12
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CONTRIBUTED)
 def test_random_cases_are_what_onnxruntime_computes(kind: str, seed: int) -> None:
-    expect_same(KINDS[kind](np.random.default_rng(seed)))
+    expect_same(CONTRIBUTED[kind](np.random.default_rng(seed)))
 
 
 def drawn(kind: Callable[[np.random.Generator], Case], wanted: Callable[[Case], bool]) -> Case:

@@ -144,7 +144,7 @@ def _cached(node: Node, new: Any, position: int, rows: _Rows) -> Any:
     def written(fresh: Any, kept: Any, seen: Any) -> Any:
         def value(b: Any, h: Any, place: Any, d: Any) -> Any:
             row = place - rows.first((seen,), b)
-            new = fresh(b, h, tirx.max(tirx.min(row, count - 1), 0), d)
+            new = fresh(b, h, tirx.max(tirx.min(row, count - 1), 0) if count > 1 else 0, d)  # of a step the only one
             old = kept(b, h, tirx.min(place, before - 1), d)
             return tirx.Select(row < 0, old, tirx.Select(row < count, new, tirx.const(0, "float32")))
 

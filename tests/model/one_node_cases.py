@@ -1,4 +1,4 @@
-"""Random models of one node each, for the operators that onnxruntime has beside the standard."""
+"""Random models of one node each, for operators of decoders and encoders."""
 
 from __future__ import annotations
 
@@ -338,8 +338,74 @@ def grouped(rng: np.random.Generator) -> Case:
     return Case("GroupQueryAttention", inputs, frozenset({6, 7, 8, 11}), outputs, attributes, valid)
 
 
-KINDS = {
+def standard_norm(rng: np.random.Generator) -> Case:
+    """A RMSNormalization of the standard."""
+    axis = some(rng, -1, 2, 1, -2)
+    attributes = {"axis": axis, "epsilon": float(rng.uniform(1e-6, 1e-1))}
+    inputs = [normal(rng, 2, 3, 8), normal(rng, *(2, 3, 8)[axis:])]
+    return Case("RMSNormalization", inputs, frozenset({1}), attributes=attributes, domain="", opset=23)
+
+
+def standard_rotary(rng: np.random.Generator) -> Case:
+    """A RotaryEmbedding of the standard."""
+    batch, length, heads, size = 2, 3, some(rng, 1, 2), 8
+    attributes = {"interleaved": int(rng.integers(2))}
+    pairs = size // 2
+    if some(rng, True, False):
+        pairs = 2
+        attributes["rotary_embedding_dim"] = 2 * pairs
+    shape = some(rng, (batch, length, heads * size), (batch, heads, length, size))
+    if len(shape) == 3:
+        attributes["num_heads"] = heads
+    if some(rng, True, False):
+        inputs = [normal(rng, *shape), *tables(rng, 7, pairs), rng.integers(0, 7, (batch, length)).astype("int64")]
+    else:
+        inputs = [normal(rng, *shape), *(table.reshape(batch, length, pairs) for table in tables(rng, 6, pairs))]
+    return Case("RotaryEmbedding", inputs, frozenset({1, 2}), attributes=attributes, domain="", opset=23)
+
+
+def standard_attention(rng: np.random.Generator) -> Case:
+    """An Attention of the standard."""
+    batch, groups, shared, rows, size, of_values = 2, some(rng, 1, 2), some(rng, 1, 3), 3, 4, some(rng, 4, 6)
+    heads, keys, past = groups * shared, some(rng, 3, 5), some(rng, 0, 0, 2)
+    total = past + keys
+    attributes: dict[str, Any] = {"is_causal": int(rng.integers(2))}
+    for name, value in (("scale", 0.3), ("softcap", 2.0), ("qk_matmul_output_mode", int(rng.integers(4)))):
+        if some(rng, True, False, False):
+            attributes[name] = value
+    by_heads = some(rng, True, False)
+    if not by_heads:
+        attributes |= {"q_num_heads": heads, "kv_num_heads": groups}
+
+    def given(count: int, length: int, width: int) -> Array:
+        return normal(rng, batch, count, length, width) if by_heads else normal(rng, batch, length, count * width)
+
+    rank = some(rng, (rows, total), (some(rng, 1, batch), some(rng, 1, heads), rows, total))
+    seen = rng.integers(0, 2, rank).astype(bool)
+    seen[..., 0] = True
+    inputs: list[Array | None] = [
+        given(heads, rows, size),
+        given(groups, keys, size),
+        given(groups, keys, of_values),
+        some(rng, None, seen, normal(rng, *rank)),
+    ]
+    if past:
+        inputs += [normal(rng, batch, groups, past, size), normal(rng, batch, groups, past, of_values)]
+    outputs = ["y", *(["present_key", "present_value"] if past else ["", ""])]
+    if "qk_matmul_output_mode" in attributes:
+        outputs.append("qk")
+    while not outputs[-1]:
+        outputs.pop()
+    # The score of what a mask excludes is -infinity, or the lowest number.
+    valid = {"qk": lambda scores: np.maximum(scores, -1e3)}
+    return Case("Attention", inputs, frozenset(), outputs, attributes, valid, "", some(rng, 23, 24))
+
+
+STANDARD = {each.__name__: each for each in (standard_norm, standard_rotary, standard_attention)}
+"""Operators of the standard that do the same, by name."""
+
+CONTRIBUTED = {
     each.__name__: each
     for each in (activation, product, simplified, skipped, embedding, rotary, self_attention, multi_head, grouped)
 }
-"""The kinds of cases by name."""
+"""Operators of onnxruntime's own, by name."""
