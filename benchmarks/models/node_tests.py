@@ -331,6 +331,8 @@ Shapes are fixed: an input that gives a shape, an axis or a size is a constant. 
 NaN passes through maxima and minima wherever it stands (ReLU, clip, poolings, reductions, the place of a maximum), as
 in NumPy and torch. The verification takes NaN for right at the places where the exact result has it.
 
+Operators of onnxruntime's own have [a page of their own](onnxruntime-operators.md).
+
 `python benchmarks/models/node_tests.py` runs the cases, and with `--table` it writes this page.
 
 {rows}
