@@ -13,6 +13,7 @@ import pytest
 from one_node_cases import CONTRIBUTED, Case, embedding, expect_same, grouped, normal, rotary, self_attention
 from onnx import TensorProto, helper, numpy_helper
 
+from stormdrop.errors import ModelError
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model.importer.converters import CONVERTERS
 from stormdrop.model.importer.import_onnx import load_graph
@@ -84,6 +85,19 @@ def test_what_is_not_taken_has_a_reason(name: str) -> None:
     (part,) = load_graph(case.model()).foreign.reports
     assert part.operators == {f"{DOMAIN}.{case.operator}": 1}
     assert why in part.reason
+
+
+@pytest.mark.parametrize(
+    ("tables", "why"),
+    [
+        ([None, None], "do_rotary without cos_cache and sin_cache"),
+        ([np.ones((4, 8), "float32")] * 2, "total_sequence_length is 5, and cos_cache has 4 positions"),
+    ],
+)
+def test_what_onnxruntime_refuses_too_is_refused_with_the_reason(tables: list[Any], why: str) -> None:
+    case = step(do_rotary=1)
+    with pytest.raises(ModelError, match=why):
+        load_graph(replace(case, inputs=[*case.inputs, *tables]).model())
 
 
 def test_the_cache_of_a_step_is_read_as_it_lies() -> None:

@@ -71,6 +71,10 @@ def _attention(node: Node) -> Any:
     batch, count, heads, size = shape_of(query)
     rows = _rows_of(node, batch, count)
     if node.attribute("do_rotary", 0):
+        if not (node.has(7) and node.has(8)):
+            raise ValueError("do_rotary without cos_cache and sin_cache")
+        if node.shape(7)[0] < rows.total:
+            raise ValueError(f"total_sequence_length is {rows.total}, and cos_cache has {node.shape(7)[0]} positions")
         turns = turns_at(node, _positions(node, rows), node[7], node[8], batch, count)
         interleaved = bool(node.attribute("rotary_interleaved", 0))
         query, key = (rotated(node, x, turns, interleaved) for x in (query, key))

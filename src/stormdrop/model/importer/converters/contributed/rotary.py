@@ -110,7 +110,10 @@ def _rotary_embedding(node: Node) -> Any:
     else:
         heads = node.attribute("num_heads", 0) or shape[2] // (2 * node.shape(2)[1])
         x = node.emit(relax.op.reshape(x, (*shape[:2], heads, shape[2] // heads)))
-    turns = turns_at(node, Positions(node[1]), node[2], node[3], *shape_of(x)[:2])
+    batch, rows = shape_of(x)[:2]
+    if rows > node.shape(2)[0]:
+        raise ValueError(f"{rows} rows, and cosines of {node.shape(2)[0]} positions")
+    turns = turns_at(node, Positions(node[1]), node[2], node[3], batch, rows)
     result = rotated(node, x, turns, bool(node.attribute("interleaved", 0)))
     return relax.op.permute_dims(result, [0, 2, 1, 3]) if by_heads else relax.op.reshape(result, shape)
 
