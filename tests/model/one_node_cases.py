@@ -287,7 +287,7 @@ def mask(rng: np.random.Generator, batch: int, rows: int, total: int) -> Array |
 def grouped(rng: np.random.Generator) -> Case:
     """A GroupQueryAttention: a first prompt, a step or a chunk, with a cache that grows or has room."""
     kind = some(rng, "prompt", "step", "chunk")
-    groups, shared, size = some(rng, 1, 2), some(rng, 1, 3), 16
+    groups, shared, size = some(rng, 1, 2), some(rng, 1, 3), some(rng, 16, 16, 32)
     heads = groups * shared
     batch = 1 if kind == "chunk" else some(rng, 1, 2)
     count = 1 if kind == "step" else some(rng, 3, 4)
@@ -315,7 +315,7 @@ def grouped(rng: np.random.Generator) -> Case:
     inputs[6] = np.array([total], "int32")
     if some(rng, True, False):
         attributes |= {"do_rotary": 1, "rotary_interleaved": int(rng.integers(2))}
-        inputs[7:9] = tables(rng, extent + 3, some(rng, 8, 8))
+        inputs[7:9] = tables(rng, extent + 3, some(rng, 8, size // 2))
         if some(rng, True, False, False):
             first = (ends - count) if kind != "prompt" else np.zeros(batch, int)
             inputs[9] = (first[:, None] + np.arange(count)).astype("int64")
