@@ -23,6 +23,7 @@ pytestmark = pytest.mark.compiles
 # By the module of `onnx.backend.test.case.node`: the inputs that become constants, and the cases.
 _SAMPLE: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
     "affinegrid": ((1,), ("affine_grid_2d",)),
+    "attention": ((), ("attention_local_window", "attention_4d_gqa_with_past_and_present")),
     "batch_normalization": ((), ("batchnorm_example_training_mode",)),
     "bitcast": ((), ("bitcast_float32_to_int32",)),
     "bitshift": ((), ("bitshift_left_int32_shift_ge_width", "bitshift_left_int32_negative_shift")),

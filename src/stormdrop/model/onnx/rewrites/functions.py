@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx
 from onnx import defs, helper, shape_inference
 
-from ..nodes import graphs_of, with_nodes
+from ..nodes import attribute_of, graphs_of, with_nodes
 from ..standard import is_standard, opset_of
 
 INLINED = frozenset(
@@ -28,7 +28,12 @@ INLINED = frozenset(
         "Swish",
     }
 )
-"""Operators of ONNX that are always replaced by their bodies."""
+"""Operators of ONNX that are replaced by their bodies, unless the importer takes them."""
+
+_OF_PLAIN_ATTENTION = frozenset(
+    {"is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision"}
+)
+"""The attributes of an Attention of opset 23; later ones have windows."""
 
 _DEPTH = 8  # bodies within bodies
 
@@ -69,8 +74,15 @@ def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         yield from graphs_of(node)
 
 
+def is_plain(node: onnx.NodeProto) -> bool:
+    """Whether the importer takes an Attention as it is: in float32, without windows, lengths and scores as output."""
+    precision = attribute_of(node, "softmax_precision", onnx.TensorProto.FLOAT)
+    known = all(attribute.name in _OF_PLAIN_ATTENTION for attribute in node.attribute)
+    return known and not any(node.input[6:]) and not any(node.output[3:]) and precision == onnx.TensorProto.FLOAT
+
+
 def _is_inlined(node: onnx.NodeProto) -> bool:
-    return is_standard(node) and node.op_type in INLINED
+    return is_standard(node) and node.op_type in INLINED and not (node.op_type == "Attention" and is_plain(node))
 
 
 def _inlined(

@@ -111,5 +111,5 @@ CONVERTERS: dict[str, Callable[[Node], Any]] = {
     "SkipSimplifiedLayerNormalization": _skip_simplified,
 }
 
-AS_IF_STANDARD: dict[str, Callable[[Node], Any]] = {SIMPLIFIED_LAYER_NORMALIZATION: _simplified}
+IN_STANDARD: dict[str, Callable[[Node], Any]] = {SIMPLIFIED_LAYER_NORMALIZATION: _simplified}
 """Those in the domain of the standard."""
