@@ -2,6 +2,7 @@
 
 source.py                    read, with the sizes of its inputs: nothing is computed
 standard.py, contributed.py  operators of the ONNX standard; those of onnxruntime that the importer takes
+contributed_schemas.py       what onnx has to know of the latter
 nodes.py                     the attributes of a node, and the names that it reads and makes
 weights.py                   large weights, which stay in files and are mapped
 sizes.py                     which tensors are too large for this machine
