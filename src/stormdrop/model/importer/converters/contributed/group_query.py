@@ -127,10 +127,12 @@ def _rows_of(node: Node, batch: int, count: int) -> _Rows:
 
 def _positions(node: Node, rows: _Rows) -> Positions:
     """The positions of the new rows. Those of a first prompt count from the first one that is given."""
-    if rows.seen is None:
-        given = node.emit(relax.op.reshape(node[9], (-1,))) if node.has(9) else const(np.zeros(1, "int32"))
-        return Positions(node.emit(relax.op.strided_slice(given, [0], [0], [1])) if node.has(9) else given)
-    return Positions(node[9]) if node.has(9) else Positions(rows.seen, 1 - rows.count)
+    if rows.seen is not None:
+        return Positions(node[9]) if node.has(9) else Positions(rows.seen, 1 - rows.count)
+    if not node.has(9):
+        return Positions(const(np.zeros(1, "int32")))
+    given = node.emit(relax.op.reshape(node[9], (-1,)))
+    return Positions(node.emit(relax.op.strided_slice(given, [0], [0], [1])))
 
 
 def _cached(node: Node, new: Any, position: int, rows: _Rows) -> Any:
@@ -148,9 +150,9 @@ def _cached(node: Node, new: Any, position: int, rows: _Rows) -> Any:
     def written(fresh: Any, kept: Any, seen: Any) -> Any:
         def value(b: Any, h: Any, place: Any, d: Any) -> Any:
             row = place - rows.first((seen,), b)
-            new = fresh(b, h, tirx.max(tirx.min(row, count - 1), 0) if count > 1 else 0, d)  # of a step the only one
-            old = kept(b, h, tirx.min(place, before - 1), d)
-            return tirx.Select(row < 0, old, tirx.Select(row < count, new, tirx.const(0, "float32")))
+            inside = tirx.max(tirx.min(row, count - 1), 0) if count > 1 else 0  # of a step it is known
+            later = tirx.Select(row < count, fresh(b, h, inside, d), tirx.const(0, "float32"))
+            return tirx.Select(row < 0, kept(b, h, tirx.min(place, before - 1), d), later)
 
         return te.compute((batch, heads, extent, size), value, name="cache")
 
