@@ -40,6 +40,7 @@ USED = {
         "conv2d, bfloat16": {"float32", "tiles of bfloat16"},
         "conv2d, uint8": {"dots of uint8", "tiles of uint8"},
         "conv2d of 3 channels, uint8": {"dots of uint8", "tiles of uint8"},
+        "weights of 4 bits": {"dots of uint8", "float32"},
     },
     "cpu/znver5": {
         "dense, bfloat16": {"dots of bfloat16"},
@@ -47,6 +48,7 @@ USED = {
         "conv2d, bfloat16": {"dots of bfloat16", "float32"},  # Winograd's in float32
         "conv2d, uint8": {"dots of uint8"},
         "conv2d of 3 channels, uint8": {"dots of uint8"},
+        "weights of 4 bits": {"dots of uint8", "float32"},
     },
 }
 """By target and layer the units that the default schedules of its sketches use; where nothing is said, only float32."""

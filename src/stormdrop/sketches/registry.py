@@ -16,6 +16,7 @@ from ..plugins import plugins, require
 from ..space import Space
 from .contract import AnySketch, Estimator, Sketch, Yielding
 from .cpu.attention.sketch import Attention
+from .cpu.code_sums.dots import CodeDots
 from .cpu.code_sums.sketch import CodeSums
 from .cpu.contractions.register_blocked import RegisterBlocked
 from .cpu.streaming import Streaming
@@ -91,6 +92,7 @@ def cpu_sketches(max_error: float = MAX_ERROR) -> tuple[Sketch[Cpu], ...]:
     """
     # The first one that applies has the default schedule.
     every: list[Sketch[Cpu]] = [
+        CodeDots(),
         CodeSums(),
         Tiles(),
         RegisterBlocked(),

@@ -3,7 +3,7 @@
 contractions/               the register-blocked contraction
 tiles/                      contractions by the tile registers of AMX
 winograd/                   convolutions of stride 1 with fewer multiplications
-code_sums/                  products with weights that are codes, for few rows
+code_sums/                  products with weights that are codes
 attention/                  two contractions with a softmax between them
 streaming.py                everything else: its knobs
 nests.py, groups.py         its loop nests, and which of them share a loop

@@ -14,13 +14,16 @@ from tvm.sym import Analyzer
 from ....errors import UnsupportedFunction
 from ....ir.contractions.contraction import Contraction
 from ....ir.contractions.factors import factor_of
-from ....ir.expressions import Expr, loads_in, substitute, variables
+from ....ir.expressions import Expr, loads_in, simplified, substitute, variables
 from ....ir.kept import kept
-from ....ir.stages import Axis, shape_of
+from ....ir.stages import Axis, Stage, intermediate, shape_of, variable
 from ....ir.workload import Workload
 
 WORD = 4
 """The bytes of a word of codes."""
+
+DIGITS = 3
+"""The digits of a byte that data are written in: 24 bits of the largest number of a group, as float32 has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +70,48 @@ class Product:
         """The words of a group."""
         return self.bytes_axis.extent // WORD
 
-    def at(self, word: Expr, place: Expr) -> dict[Any, Expr]:
-        """The positions of a code on the reductions inside of a group, by variable."""
+    @property
+    def codes(self) -> int:
+        """The codes of a group."""
+        return self.words * self.places
+
+    @property
+    def largest_code(self) -> int:
+        """The largest distance of a code from a zero point."""
+        highest = (1 << self.bits) - 1
+        zero = 0 if self.zero is None or not isinstance(self.zero, IntImm) else int(self.zero)
+        return max(abs(zero), abs(highest - zero))
+
+    @property
+    def of_row(self) -> tuple[Any, ...]:
+        """The indices of a row and of a group in what `of_data` makes."""
+        return tuple(axis.var for axis in (*self.contraction.rows, *self.groups))
+
+    def byte(self, number: Expr) -> Expr:
+        """A byte of a group's codes, from 0 to 255."""
+        return prim.Cast("int32", substitute(self.contraction.operand, {self.bytes_axis.var: number}))
+
+    def of_data(self, name: str, inside: Sequence[Axis], code: Expr, dtype: str = "float32") -> Stage:
+        """A stage over rows, groups, and axes of its own that reads the data.
+
+        Args:
+            name: Its name.
+            inside: The axes of its own. Those that do not reduce are the last dimensions of its buffer.
+            code: The number of a code of the group, in terms of these axes.
+            dtype: The type of its buffer.
+        """
+        old = (*self.contraction.rows, *self.groups)
+        new = tuple(Axis(variable(axis.name), axis.extent) for axis in old)
+        position: dict[Any, Expr] = {before.var: after.var for before, after in zip(old, new, strict=True)}
+        position |= {axis.var: IntImm("int32", 0) for axis in self.contraction.outer}
         if self.halves is None:
-            return {self.bytes_axis.var: word * WORD + place}
-        return {self.bytes_axis.var: word * WORD + place // 2, self.halves.var: place % 2}
+            position[self.bytes_axis.var] = code
+        else:
+            position |= {self.bytes_axis.var: code // 2, self.halves.var: code % 2}
+        stored = [axis for axis in (*new, *inside) if not axis.reduce]
+        buffer = intermediate(name, [axis.extent for axis in stored], dtype)
+        value = simplified(substitute(self.data, position))
+        return Stage(name, (*new, *inside), buffer, tuple(axis.var for axis in stored), value)
 
 
 @kept

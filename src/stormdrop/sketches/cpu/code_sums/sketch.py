@@ -41,13 +41,13 @@ from ..contractions.contraction_shape import fits_registers
 from ..contractions.register_blocked import column_tiles
 from ..prefetch import prefetch_knob
 from . import cost_model
-from .loops import CodeSumLoops
 from .product import product_of
+from .sum_loops import CodeSumLoops
 
 _MOST_ROWS = 16  # of data: with more, decoding is shared by so many products that it counts for little
 _VECTORS = (1, 2, 3, 4, 6, 8)
-_UNROLLS = (1, 2, 4, 8)
-_AHEAD = (0, 1024, 2048, 4096, 8192)  # bytes
+UNROLLS = (1, 2, 4, 8)
+AHEAD = (0, 1024, 2048, 4096, 8192)  # bytes
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ def _space(workload: Workload, target: Cpu) -> Space | None:
     knobs: list[Knob] = [
         Ordinal("rows", range(1, product.rows + 1)),
         Ordinal("columns", column_tiles(product.contraction.column.extent, target.lanes, _VECTORS)),
-        Ordinal("unroll", [factor for factor in _UNROLLS if product.words % factor == 0]),
+        Ordinal("unroll", [factor for factor in UNROLLS if product.words % factor == 0]),
     ]
     if prefetch_knob(product.column_bytes, target):
-        knobs.append(Ordinal("ahead", _AHEAD))
+        knobs.append(Ordinal("ahead", AHEAD))
     fits = Constraint(
         ("rows", "columns"),
         lambda rows, columns: bool(fits_registers(rows, columns, target)),

@@ -180,6 +180,19 @@ def unit_for_int16(target: Cpu) -> tuple[str, str] | None:
     return None if chosen is None else chosen[:2]
 
 
+def unit_for_bytes(target: Cpu) -> tuple[str, str] | None:
+    """What a machine has for dot products of bytes without a sign and bytes with one, in this order.
+
+    Returns:
+        LLVM's names of the extension and of the instruction for the longest vectors; None without one.
+    """
+    chosen = _instruction("uint8", "s", target)
+    if chosen is None:
+        return None
+    feature, instruction, unsigned_first, flipped = chosen
+    return (feature, instruction) if unsigned_first and not flipped else None
+
+
 def multiplies_bfloat16(target: Cpu) -> bool:
     """Whether a machine has instructions for dot products of bfloat16 that are faster than those of float32."""
     return _instruction(BFLOAT16, _OWN_KINDS[BFLOAT16], target) is not None
