@@ -21,9 +21,17 @@ from stormdrop.sketches.cpu.contractions.dot_products import unit_for_bytes
 from stormdrop.sketches.registry import sketches_for
 from stormdrop.testing.sketches import check_sketch, run, run_all, some_points
 
+
+def known(name: str) -> Cpu:
+    """A CPU by name."""
+    target = parse_machine(name)
+    assert isinstance(target, Cpu)
+    return target
+
+
 DOTS = CodeDots()
 TARGET = Cpu.detect()
-VNNI = parse_machine("cpu/znver5")
+VNNI, V4, V3 = map(known, ("cpu/znver5", "cpu/x86-64-v4", "cpu/x86-64-v3"))
 needs_unit = pytest.mark.skipif(unit_for_bytes(TARGET) is None, reason="this machine multiplies no bytes")
 
 
@@ -167,8 +175,8 @@ def test_zeros_give_zeros() -> None:
 @pytest.mark.parametrize(
     ("workload", "target"),
     [
-        (operators.weight_only_dense(1, 64, 64), parse_machine("cpu/x86-64-v4")),
-        (operators.weight_only_dense(1, 64, 64), parse_machine("cpu/x86-64-v3")),
+        (operators.weight_only_dense(1, 64, 64), V4),
+        (operators.weight_only_dense(1, 64, 64), V3),
         (operators.weight_only_dense(1, 64, 64), keeping_denormals(VNNI)),
         (operators.weight_only_dense(1, 3, 64), VNNI),  # no vector
         (operators.weight_only_dense(1, 64, 64, group=4), VNNI),  # no word
@@ -192,4 +200,4 @@ def test_it_comes_first_where_the_machine_multiplies_bytes() -> None:
 
 def test_a_machine_without_the_unit_is_refused() -> None:
     with pytest.raises(UnsupportedFunction, match="dot products"):
-        CodeDots().apply(operators.weight_only_dense(1, 64, 64), parse_machine("cpu/x86-64-v4"), {})
+        CodeDots().apply(operators.weight_only_dense(1, 64, 64), V4, {})
