@@ -125,3 +125,32 @@ def test_branches_of_indices_in_64_bits_become_narrower() -> None:
     inlined = graph.inline(graph.stages[0])
     values = np.arange(5, dtype=np.float32)
     assert evaluate_graph(inlined, [values])[0].ravel().tolist() == [2, 1, 0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("mask", "narrow"), [(15, True), (2**40 - 1, False)])
+def test_codes_that_an_index_in_64_bits_shifts_stay_in_32_bits(mask: int, narrow: bool) -> None:
+    """As Relax writes weights of 4 bits: all that is computed from the index has 64 bits."""
+    codes = te.placeholder((5,), "uint8", name="codes")
+
+    def half(i: Any, j: Any) -> Any:
+        wide = codes[i].astype("int32").astype("int64") >> (j * 4).astype("int64")
+        return ((wide & tirx.const(mask, "int64")) - tirx.const(8, "int64")).astype("float32")
+
+    function = te.create_prim_func([codes, te.compute((5, 2), half, name="halves")])
+    workload = Workload.create("halves", function)
+    assert ("int64" in str(workload.function)) != narrow
+    values = np.array([0x00, 0x1F, 0x80, 0xFF, 0x5A], np.uint8)
+    expected = (
+        np.stack([values & 15, values >> 4], axis=-1) - 8.0 if narrow else np.stack([values, values >> 4], -1) - 8.0
+    )
+    assert workload.reference([values])[0].tolist() == expected.tolist()
+
+
+def test_integers_that_may_leave_32_bits_keep_64() -> None:
+    x = te.placeholder((5,), "int32", name="x")
+    doubled = te.compute(
+        (5,), lambda i: (x[i].astype("int64") + x[i].astype("int64")).astype("float32"), name="doubled"
+    )
+    workload = Workload.create("doubled", te.create_prim_func([x, doubled]))
+    assert "int64" in str(workload.function)
+    assert workload.reference([np.full(5, 2**30, np.int32)])[0].tolist() == [2.0**31] * 5

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm.ir import Call, TensorLoad, Var
+from tvm.ir import Call, Range, TensorLoad, Var
 from tvm.ir.prim import expr as prim
 from tvm.ir.prim.expr import IntImm
+from tvm.sym import Analyzer
 from tvm.tirx import PrimFunc
 from tvm_ffi.serialization import from_json_graph_str, to_json_graph_str
 
@@ -21,7 +22,7 @@ from ..errors import UnsupportedFunction
 from . import reference
 from .contractions.contraction import Contraction, find_contraction
 from .dtypes import BFLOAT16, FLOAT16, is_float, limits
-from .expressions import as_type, children, intrinsic, is_selection, rebuild, rewrite_loads, walk
+from .expressions import as_type, children, intrinsic, is_selection, rebuild, rewrite_loads, transform, walk
 from .kept import kept
 from .stages import Axis, Buffer, Stage, StageGraph, intermediate, shape_of, variable
 
@@ -345,8 +346,9 @@ def canonical(graph: StageGraph) -> StageGraph:
         )
         renamed = {old.var: new.var for old, new in zip(stage.axes, axes, strict=True)}
 
-        def value(node: Any, renamed: dict[Any, Any] = renamed) -> Any:
-            return rewrite_loads(_narrowed(node, renamed), lambda load: buffers[load.source][tuple(load.indices)])
+        def value(node: Any, renamed: dict[Any, Any] = renamed, axes: Sequence[Axis] = axes) -> Any:
+            narrow = transform(_narrowed(node, renamed), lambda item: _without_width(item, axes))
+            return rewrite_loads(narrow, lambda load: buffers[load.source][tuple(load.indices)])
 
         def index(node: Any, renamed: dict[Any, Any] = renamed) -> Any:
             return _as_index(_narrowed(node, renamed))
@@ -387,6 +389,43 @@ def _narrowed(node: Any, renamed: dict[Any, Any]) -> Any:
     if intrinsic(node) == "if_then_else":
         return Call(node.op, operands, attrs=node.attrs, ret_ty=operands[1].ty)
     return rebuild(node, operands) if operands else node
+
+
+def _without_width(node: Any, axes: Sequence[Axis]) -> Any | None:
+    """A float that is computed from codes in 64 bits, because Relax has indices of 64 bits, from codes in 32 bits.
+
+    An index that shifts a code makes 64 bits of it, and of all that is computed from it.
+    """
+    if not isinstance(node, prim.Cast) or str(node.ty.dtype) != "float32" or str(node.value.ty.dtype) != "int64":
+        return None
+    analyzer = Analyzer()
+    for axis in axes:
+        analyzer.bind(axis.var, Range(0, axis.extent))
+    narrow = _in_32_bits(node.value, analyzer)
+    return None if narrow is None else prim.Cast("float32", narrow)
+
+
+def _in_32_bits(node: Any, analyzer: Analyzer) -> Any | None:
+    """An integer of 64 bits in 32 bits; None unless all that it is computed from fits them."""
+    if isinstance(node, IntImm):
+        return IntImm("int32", int(node)) if abs(int(node)) < 2**31 else None
+    if isinstance(node, prim.Cast):
+        return node.value if str(node.value.ty.dtype) == "int32" else None
+    if not isinstance(node, prim.RShift | prim.BitwiseAnd | prim.Add | prim.Sub):
+        return None
+    left, right = _in_32_bits(node.a, analyzer), _in_32_bits(node.b, analyzer)
+    if left is None or right is None:
+        return None
+    if isinstance(node, prim.RShift):
+        least, most = _bounds(right, analyzer)
+        return left >> right if least >= 0 and most < 32 else None
+    largest = max(abs(bound) for operand in (left, right) for bound in _bounds(operand, analyzer))
+    return rebuild(node, [left, right]) if isinstance(node, prim.BitwiseAnd) or largest < 2**30 else None
+
+
+def _bounds(node: Any, analyzer: Analyzer) -> tuple[int, int]:
+    bound = analyzer.const_int_bound(node)
+    return int(bound.min_value), int(bound.max_value)
 
 
 def _same_width(operands: list[Any]) -> list[Any]:

@@ -32,6 +32,7 @@ from .inputs.open_range import check_range, has_range
 from .open_sizes.open_graph import import_for_sizes
 from .passes.attention import with_attention
 from .precision.choice import in_precision
+from .precision.decoded_weights import with_decoded_weights
 from .tuning.result import CompileResult
 from .tuning.scheduler import recorded_tasks
 from .tuning.sized_result import size_results
@@ -144,6 +145,7 @@ def compile_model_with(
         run.say("importing", checking=True)
         source = source_of(model)
         graph = import_for_sizes(model, shapes, example_inputs, values)
+        graph = with_decoded_weights(graph, machine, options)
         graph = with_attention(graph, machine, options, alike=has_range(shapes))
     with run.phase("verify"):
         run.say(f"verifying the import of {len(graph.tasks)} kernels", checking=True)

@@ -11,7 +11,6 @@ from onnx import TensorProto, defs, helper, numpy_helper
 
 import stormdrop as sd
 from stormdrop.ir.workload import Workload
-from stormdrop.model.importer.converters.codes import FEW_ROWS
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.importer.onnx_model import load_onnx
 from stormdrop.model.onnx.contributed import DOMAIN
@@ -82,8 +81,8 @@ def kernels_with_codes(model: onnx.ModelProto) -> int:
         (1, 96, 4, 32, True, True),
         (5, 100, 4, 32, True, False),
         (4, 128, 8, 64, True, True),
-        (FEW_ROWS + 1, 100, 4, 32, True, True),
-        (FEW_ROWS + 1, 128, 8, 64, False, False),
+        (17, 100, 4, 32, True, True),
+        (33, 128, 8, 64, False, False),
     ],
 )
 def test_matmul_n_bits_is_the_product_with_the_decoded_weights(
@@ -94,7 +93,7 @@ def test_matmul_n_bits_is_the_product_with_the_decoded_weights(
     y = sd.compile_model(model).run({"x": x})["y"]
     expected = np.maximum(x.astype("float64") @ weights.T + added, 0)
     np.testing.assert_allclose(y, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
-    assert kernels_with_codes(model) == (rows <= FEW_ROWS)
+    assert kernels_with_codes(model) == 1
 
 
 @pytest.mark.parametrize("bits", [4, 8])

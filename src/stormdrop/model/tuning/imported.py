@@ -26,6 +26,7 @@ from ..inputs.samples import Feeds
 from ..open_sizes.open_graph import import_for_sizes
 from ..passes.attention import with_attention
 from ..precision.choice import PrecisionChoice, in_precision
+from ..precision.decoded_weights import with_decoded_weights
 from ..verification.references import with_references
 from ..verification.verify import Reference
 from .latency import choose_parts
@@ -94,6 +95,7 @@ def imported(
         source = source_of(model)
         graph = import_for_sizes(model, shapes, example_inputs, values)
         _check_runs(graph, machine)
+        graph = with_decoded_weights(graph, machine, options)
         graph = with_attention(graph, machine, options, alike=has_range(shapes))
         graph.foreign.examples = {}
     with run.phase("verify"):

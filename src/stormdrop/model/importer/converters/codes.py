@@ -1,12 +1,10 @@
 """The converter of MatMulNBits: a product with weights that are codes of 4 or 8 bits, with a scale for each group.
 
-With few rows of data, reading weights is all that takes time. Then they stay codes, which a kernel decodes where it
-multiplies them. With more rows the decoding would count, so the weights are decoded here.
+The weights stay codes here. Where a machine has no use for them, `precision.decoded_weights` decodes them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +15,6 @@ from ....operators.weight_only import BITS, product_with_codes
 from ...onnx.contributed import DOMAIN, MATMUL_N_BITS
 from ...tensors import Array
 from .node import Node, const
-
-FEW_ROWS = 16
-"""The most rows of data for which weights stay codes."""
 
 
 def _matmul_n_bits(node: Node) -> Any:
@@ -38,16 +33,12 @@ def _matmul_n_bits(node: Node) -> Any:
     codes, scales = codes.reshape(n, -1), scales.reshape(n, groups)
     if zeros is not None:
         zeros = _zero_points(zeros, n, groups, bits)
-    if math.prod(node.shape()[:-1]) > FEW_ROWS:
-        decoded = _decoded(codes, scales, zeros, bits)[:, :k]
-        product = node.emit(relax.op.matmul(node[0], const(decoded.T)))
-    else:
-        data = node[0]
-        if groups * block != k:
-            around = [*([0, 0] * (len(node.shape()) - 1)), 0, groups * block - k]
-            data = node.emit(relax.op.nn.pad(data, around))
-        constants = [const(values) for values in (codes, scales, *([] if zeros is None else [zeros]))]
-        product = node.compute(_product, data, *constants, bits=bits, name="matmul_of_codes")
+    data = node[0]
+    if groups * block != k:
+        around = [*([0, 0] * (len(node.shape()) - 1)), 0, groups * block - k]
+        data = node.emit(relax.op.nn.pad(data, around))
+    constants = [const(values) for values in (codes, scales, *([] if zeros is None else [zeros]))]
+    product = node.compute(_product, data, *constants, bits=bits, name="matmul_of_codes")
     return node.emit(relax.op.add(product, node[5])) if node.has(5) else product
 
 
@@ -66,14 +57,6 @@ def _zero_points(zeros: Array, n: int, groups: int, bits: int) -> Array:
 def _halves(values: Array) -> Array:
     """Both halves of each byte of a row, the lower one first."""
     return np.stack([values & 15, values >> 4], axis=-1).reshape(len(values), -1)
-
-
-def _decoded(codes: Array, scales: Array, zeros: Array | None, bits: int) -> Array:
-    """The weights, float32 of shape [n, k]."""
-    each = (_halves(codes) if bits == 4 else codes).reshape(*scales.shape, -1).astype(np.int16)
-    middle = np.int16(2 ** (bits - 1)) if zeros is None else zeros[..., None].astype(np.int16)
-    weights: Array = (each - middle).astype(np.float32) * scales[..., None]
-    return weights.reshape(len(codes), -1)
 
 
 CONVERTERS: dict[str, Callable[[Node], Any]] = {f"{DOMAIN}.{MATMUL_N_BITS}": _matmul_n_bits}
