@@ -21,6 +21,7 @@ from onnx.external_data_helper import ExternalDataInfo
 from ...errors import ModelError, one_line, shown
 from ..inputs.inputs import Values, drop_unused_inputs, fill_shapes, fix_empty_inputs, fix_values
 from .nodes import names_made, names_read
+from .rewrites.code_layers import keep_data_in_float32
 from .rewrites.halves import compute_in_float32
 from .rewrites.sparse import make_dense
 from .sizes import check_weights
@@ -85,6 +86,7 @@ def read_source(
     _check_graph(read.graph, name)
     read = _in_order(read if weights is None else move_out(read, weights))
     compute_in_float32(read)
+    keep_data_in_float32(read.graph)
     fix_values(read, values or {}, name)
     read = read if weights is None else move_out(read, weights)
     fill_shapes(read, shapes or {}, name)

@@ -5,8 +5,7 @@
     MatMul(a, Transpose(DequantizeLinear(...)))                    with the codes transposed
     Gemm(a, DequantizeLinear(...), b, transB=1)
 
-The last three become the first one, which the importer translates. Its weights stay codes if the data have so few rows
-that reading weights is all that takes time. With more rows they are decoded at import.
+The last three become the first one, which the importer translates.
 """
 
 from __future__ import annotations
@@ -18,14 +17,15 @@ import onnx
 from onnx import TensorProto, helper
 
 from ...tensors import Array
-from ..contributed import DOMAIN, MATMUL_N_BITS
-from ..nodes import attribute_of
+from ..contributed import DOMAIN, MATMUL_N_BITS, is_contributed
+from ..nodes import attribute_of, graphs_of
 from ..standard import is_standard
 from ..weights import array_of
 from .rewriting import Rewriting
 
 _BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.INT8: 8, TensorProto.UINT8: 8}
 _SIGNED = (TensorProto.INT4, TensorProto.INT8)
+_FLOAT32 = 1  # of accuracy levels; 0 leaves it open, 2 to 4 are float16, bfloat16 and int8
 _LEAST_BLOCK = 16  # weights of a group that MatMulNBits takes at least
 
 
@@ -44,6 +44,24 @@ def with_code_layers(model: onnx.ModelProto) -> onnx.ModelProto:
     if rewritten is not model and all(entry.domain != DOMAIN for entry in rewritten.opset_import):
         rewritten.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return rewritten
+
+
+def keep_data_in_float32(graph: onnx.GraphProto) -> None:
+    """Asks for sums of float32 in each MatMulNBits that lets onnxruntime round data to fewer bits (`accuracy_level`).
+
+    The attribute is a lower bound. onnxruntime takes it for leave to be coarse; what it computes would not tell whether
+    a kernel is right.
+
+    Args:
+        graph: The graph of a model, which is changed.
+    """
+    for node in graph.node:
+        for inner in graphs_of(node):
+            keep_data_in_float32(inner)
+        if is_contributed(node, MATMUL_N_BITS):
+            for attribute in node.attribute:
+                if attribute.name == "accuracy_level":
+                    attribute.i = min(attribute.i, _FLOAT32)
 
 
 @dataclass(frozen=True, eq=False)
