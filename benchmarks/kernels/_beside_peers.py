@@ -43,6 +43,7 @@ def time_beside_peers(
     inputs: Sequence[Any] | None = None,
     makers: Mapping[str, str] = OPERATOR_PEERS,
     tolerance: float = TOLERANCE,
+    timed: Sequence[ContenderSpec] = (),
 ) -> dict[str, Any]:
     """Times a schedule beside the peers in interleaved rounds.
 
@@ -59,11 +60,12 @@ def time_beside_peers(
         inputs: the inputs; by default random ones.
         makers: what makes each peer, by name.
         tolerance: the error up to which a contender agrees with NumPy.
+        timed: further contenders, which take turns and whose results nobody compares.
 
     Returns:
         A document with the contenders, ours first. Each has its median seconds and the ratio of its time over ours,
         both with 95% intervals, and its error (max|difference| over max|reference| of NumPy). "copy" holds the times of
-        the copy, and "skipped" the reasons why peers did not take part.
+        the copy, "timed" those of the further contenders by name, "skipped" the reasons why peers did not take part.
 
     Raises:
         MeasureError: our kernel does not run.
@@ -89,6 +91,7 @@ def time_beside_peers(
                 continue
             processes.append(process)
             errors.append(relative_error(output, reference))
+        processes += [stack.enter_context(ContenderProcess(spec, threads)) for spec in timed]
         if copied is not None:
             processes.append(stack.enter_context(_copy(copied, threads)))
         single = replace(TURN, repeats=1)
@@ -104,13 +107,15 @@ def time_beside_peers(
             "versions": process.versions,
             "settings": process.settings,
         }
-        for process, taken, error in zip(processes, times.seconds, errors, strict=False)  # without the copy
+        for process, taken, error in zip(processes, times.seconds, errors, strict=False)  # without the further ones
     ]
+    further = zip(timed, times.seconds[len(errors) :], strict=False)  # without the copy
     return {
         "rounds": len(times.seconds[0]),
         "disturbed": times.disturbed,
         "contenders": contenders,
         "copy": None if copied is None else _figures(times.seconds[-1], times.seconds[0]),
+        "timed": {spec.name: _figures(taken, times.seconds[0]) for spec, taken in further},
         "skipped": skipped,
     }
 

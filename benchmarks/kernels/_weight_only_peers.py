@@ -1,10 +1,14 @@
 """Contenders for products of float32 data with coded weights, as `stormdrop.operators.weight_only_dense` has them.
 
-    torch          its kernel for int4 codes in groups, or for int8 codes with a scale for each row
-    onnxruntime    MatMulNBits, with sums in float32
-    openvino       a MatMul whose weights are decompressed from u4 or u8, with float32 data
+    torch            its kernel for int4 codes in groups, or for int8 codes with a scale for each row
+    onnxruntime      MatMulNBits, with sums in float32
+    onnxruntime 4    the same with data rounded to bytes (`accuracy_level` 4)
+    openvino         a MatMul whose weights are decompressed from u4 or u8, with float32 data
 
-The codes have no zero points of their own: 8 and 128 stand for 0.
+onnxruntime alone takes zero points of the codes' own. For the others 8 and 128 stand for 0. Two more are no peers:
+
+    from memory      our kernel with so many copies of its weights, in turns, that none of them is in a cache
+    reading          reads as many bytes of them as the weights have, in as many turns
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stormdrop.bench.contender import Unavailable
+from stormdrop.bench.peers.ours import TunedOperator
+from stormdrop.ir.workload import Workload
 
 Array = NDArray[Any]
 
@@ -30,6 +36,7 @@ class TorchCodes:
 
         torch.set_num_threads(threads)
         torch.set_grad_enabled(False)
+        _refuse_zero_points(arguments, "torch")
         data, codes, scale = inputs
         bits, group, k = arguments["bits"], arguments["group"], arguments["k"]
         self._x = torch.from_numpy(data)
@@ -57,24 +64,27 @@ class TorchCodes:
 class OnnxruntimeCodes:
     """onnxruntime's MatMulNBits, with bound tensors."""
 
+    level = 1  # of accuracy: sums in float32
+
     def __init__(self, operator: str, arguments: Mapping[str, Any], inputs: Sequence[Array], threads: int) -> None:
         import onnxruntime
         from onnx import TensorProto, helper, numpy_helper
 
-        data, codes, scale = inputs
+        data, codes, *zeros, scale = inputs
         bits, group, (m, k) = arguments["bits"], arguments["group"], data.shape
         if group & (group - 1) or group < 16:
             raise Unavailable(f"MatMulNBits takes groups of powers of two, not of {group}")
         n, groups = scale.shape
         blocks = codes.reshape(n, groups, group * bits // 8)
-        settings = {"K": k, "N": n, "bits": bits, "block_size": group, "accuracy_level": 1}  # sums in float32
-        node = helper.make_node("MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", **settings)
+        settings = {"K": k, "N": n, "bits": bits, "block_size": group, "accuracy_level": self.level}
+        constants = {"b": blocks, "s": scale, **({"z": _packed(zeros[0], bits)} if zeros else {})}
+        node = helper.make_node("MatMulNBits", ["x", *constants], ["y"], domain="com.microsoft", **settings)
         graph = helper.make_graph(
             [node],
             "codes",
             [helper.make_tensor_value_info("x", TensorProto.FLOAT, data.shape)],
             [helper.make_tensor_value_info("y", TensorProto.FLOAT, (m, n))],
-            [numpy_helper.from_array(blocks, "b"), numpy_helper.from_array(scale, "s")],
+            [numpy_helper.from_array(value, name) for name, value in constants.items()],
         )
         opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
@@ -90,7 +100,7 @@ class OnnxruntimeCodes:
         self._binding.bind_ortvalue_input("x", self._x)
         self._binding.bind_ortvalue_output("y", self._y)
         self.versions: Mapping[str, str] = {"onnxruntime": onnxruntime.__version__}
-        self.settings: Mapping[str, Any] = {"threads": threads, "sums": "float32", "tensors": "bound"}
+        self.settings: Mapping[str, Any] = {"threads": threads, "accuracy_level": self.level, "tensors": "bound"}
 
     def run(self) -> object:
         return self._session.run_with_iobinding(self._binding)
@@ -100,6 +110,12 @@ class OnnxruntimeCodes:
         return [self._y.numpy().copy()]
 
 
+class OnnxruntimeBytes(OnnxruntimeCodes):
+    """The same with data rounded to bytes in groups."""
+
+    level = 4
+
+
 class OpenvinoCodes:
     """OpenVINO's product with compressed weights, with the latency hint and bound tensors."""
 
@@ -107,6 +123,7 @@ class OpenvinoCodes:
         import openvino
         from openvino import opset13 as ops
 
+        _refuse_zero_points(arguments, "OpenVINO")
         data, codes, scale = inputs
         bits, group = arguments["bits"], arguments["group"]
         n, groups = scale.shape
@@ -138,6 +155,75 @@ class OpenvinoCodes:
     def outputs(self) -> list[Array]:
         self.run()
         return [self._output.copy()]
+
+
+class FromMemory(TunedOperator):
+    """Our kernel, each call of which reads other copies of the weights than the calls before it."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        sketch: str,
+        config: Mapping[str, Any],
+        inputs: Sequence[Array],
+        copies: int,
+        threads: int,
+    ) -> None:
+        import tvm
+
+        super().__init__(workload, sketch, config, inputs, threads)
+        data, *weights = self._arguments[: len(inputs)]
+        others = [[tvm.runtime.tensor(each.numpy()) for each in weights] for _ in range(copies - 1)]
+        self._calls = [[data, *each, *self._outputs] for each in (weights, *others)]
+        self._next = 0
+
+    def run(self) -> object:
+        self._next = (self._next + 1) % len(self._calls)
+        return self._kernel.call(*self._calls[self._next])
+
+
+class Reading:
+    """Reads some bytes of an array, and other ones in each call."""
+
+    def __init__(self, size: int, copies: int, threads: int) -> None:
+        import tvm
+
+        from stormdrop.machine.cpu import Cpu
+        from stormdrop.machine.limits.measuring import compile_function
+        from stormdrop.machine.limits.memory_loops import read_function
+
+        lanes, mcpu = Cpu.detect().lanes, Cpu.detect().mcpu
+        block = 8 * lanes  # what `read_function` reads at a time
+        blocks = max(1, size // (4 * block * threads))
+        self._read = compile_function(read_function(threads, blocks * block, lanes), mcpu, threads).jit()["main"]
+        ones = np.ones((threads, blocks * block), "float32")
+        self._arrays = [tvm.runtime.tensor(ones) for _ in range(copies)]
+        self._sums = tvm.runtime.tensor(np.zeros((threads, block), "float32"))
+        self._work = tvm.runtime.tensor(np.array([blocks, 1], "int32"))
+        self._next = 0
+        self.versions: Mapping[str, str] = {"tvm": tvm.__version__}
+        self.settings: Mapping[str, Any] = {"threads": threads}
+
+    def run(self) -> object:
+        self._next = (self._next + 1) % len(self._arrays)
+        return self._read(self._arrays[self._next], self._sums, self._work)
+
+    def outputs(self) -> list[Array]:
+        self.run()
+        return [self._sums.numpy()]
+
+
+def _refuse_zero_points(arguments: Mapping[str, Any], peer: str) -> None:
+    if arguments["zero_points"]:
+        raise Unavailable(f"{peer} is not asked to take zero points")
+
+
+def _packed(zeros: Array, bits: int) -> Array:
+    """Zero points as MatMulNBits takes them: two of 4 bits share a byte, and each row has bytes of its own."""
+    if bits == 8:
+        return zeros
+    even = np.pad(zeros, ((0, 0), (0, zeros.shape[1] % 2)))
+    return np.ascontiguousarray(even[:, ::2] | even[:, 1::2] << 4)
 
 
 def _unpacked(codes: Array) -> Array:
