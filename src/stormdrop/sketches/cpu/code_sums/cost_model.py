@@ -21,6 +21,7 @@ _LATENCY = 5.0  # of a dot product
 _JOINING = 5.0  # per vector of sums and group: of the sums of all digits
 _GROUP = 6.0  # per vector of sums and group
 _TILE = 200.0
+_CROWDED, _SPILLS = 40, 2.5  # vectors of words in a step, from which on LLVM loads too many ahead; what that costs
 _WAITING = 1.1  # times that codes take from memory if nothing fetches them ahead
 
 
@@ -36,6 +37,7 @@ def cycles(product: Product, knobs: Mapping[str, NDArray[Any]], target: Cpu) -> 
     steps = product.words * product.places
     groups = math.prod(axis.extent for axis in product.groups)
     step = vectors * (rows + _DECODING) + _BROADCAST * rows
+    step = step * np.where(knobs["unroll"] * vectors > _CROWDED, _SPILLS, 1.0)
     group = steps * np.maximum(step, 4.0) + product.words / knobs["unroll"] * _LOOP + _GROUP * rows * vectors
     tiles = np.ceil(product.rows / rows) * np.ceil(product.contraction.column.extent / knobs["columns"])
     waiting = np.where(knobs["ahead"] > 0, 1.0, _WAITING) if "ahead" in knobs else 1.0
