@@ -13,6 +13,7 @@ import stormdrop as sd
 from stormdrop.ir.reference import evaluate
 from stormdrop.ir.workload import Workload
 from stormdrop.machine.cpu import parse_machine
+from stormdrop.machine.known_gpus import EXAMPLE
 from stormdrop.model.graph.graph import Graph
 from stormdrop.model.importer.import_onnx import load_graph
 from stormdrop.model.onnx.contributed import DOMAIN, MATMUL_N_BITS
@@ -59,11 +60,12 @@ def reads_codes(graph: Graph) -> bool:
     [
         (FEW_ROWS, "cpu/x86-64-v3", {}, True),
         (FEW_ROWS, "cpu/x86-64-v3", {"precision": "bf16"}, True),
-        (MANY, "cpu/x86-64-v3", {}, False),
-        (MANY, "cpu/x86-64-v4", {}, False),
+        (MANY, "cpu/x86-64-v3", {}, True),
         (MANY, "cpu/znver5", {}, True),
         (MANY, "cpu/znver5", {"precision": "bf16"}, False),
-        (MANY, "cpu/znver5", {"max_error": 1e-6}, False),
+        (MANY, "cpu/znver5", {"sketches": "rules"}, False),
+        (MANY, "cpu/znver5", {"max_error": 1e-6}, True),
+        (MANY, EXAMPLE, {}, False),
         (MANY, "cpu/sapphirerapids", {}, False),  # its tiles multiply parts of float32 faster
         (MANY, "cpu/sapphirerapids", {"max_error": 1.5e-5}, True),
     ],
@@ -82,7 +84,7 @@ def test_what_is_decoded_depends_on_rows_machine_and_options(
 def test_decoded_weights_give_the_same(bits: int, zeros: bool) -> None:
     graph = load_graph(model_of(MANY, bits, zeros))
     (before,) = graph.tasks
-    decoded = with_decoded_weights(graph, parse_machine("cpu/x86-64-v4"), TuneOptions())
+    decoded = with_decoded_weights(graph, parse_machine("cpu/sapphirerapids"), TuneOptions())
     (after,) = decoded.tasks
     assert len(after.function.params) == len(before.function.params) - 1 - zeros
     x = RNG.normal(size=(1, MANY, K)).astype("float32")
@@ -111,12 +113,12 @@ def test_layers_of_models_are_scheduled_as_operators_are(rows: int, machine: str
 
 
 @pytest.mark.compiles
-@pytest.mark.parametrize("max_error", [None, 1e-6])
-def test_compiled_models_with_and_without_codes_are_right(max_error: float | None) -> None:
+@pytest.mark.parametrize("options", [{}, {"max_error": 1e-6}], ids=str)
+def test_compiled_models_are_right_with_digits_and_with_panels(options: dict[str, Any]) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     model = model_of(MANY)
     x = RNG.normal(size=(1, MANY, K)).astype("float32")
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, {"x": x})
-    y = sd.compile_model(model, max_error=max_error).run({"x": x})["y"]
+    y = sd.compile_model(model, **options).run({"x": x})["y"]
     np.testing.assert_allclose(y, expected, rtol=0, atol=2e-6 * np.abs(expected).max())

@@ -10,9 +10,11 @@ import pytest
 from stormdrop import operators
 from stormdrop.errors import OperatorError
 from stormdrop.ir.workload import Workload
-from stormdrop.machine.cpu import Cpu
+from stormdrop.machine.cpu import Cpu, parse_machine
+from stormdrop.sketches.cpu.contractions.register_blocked import RegisterBlocked
+from stormdrop.sketches.cpu.contractions.tiled_contraction import BY_COLUMN, DECODE_PER_TASK, MIXED
 from stormdrop.sketches.registry import sketches_for
-from stormdrop.testing.sketches import covering_points, run_all
+from stormdrop.testing.sketches import check_points, covering_points, run_all
 
 
 def decoded(codes: np.ndarray, scale: np.ndarray, zero: np.ndarray, bits: int) -> np.ndarray:
@@ -75,3 +77,35 @@ def test_points_of_the_space_are_right(workload: Workload) -> None:
 def test_arguments_that_make_no_sense_are_one_line(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(OperatorError, match=f"^weight_only_dense: {message}$"):
         operators.weight_only_dense(1, 8, 64, **arguments)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(
+    "workload",
+    [
+        operators.weight_only_dense(37, 50, 96, bits=4, group=32, zero_points=1, bias=1, act="relu"),
+        operators.weight_only_dense(19, 33, 60, bits=8, group=20, residual=1),
+        operators.weight_only_dense(64, 16, 128, bits=8, group=128),
+    ],
+    ids=lambda workload: workload.name.replace(" ", "-"),
+)
+def test_panels_that_a_task_decodes_are_right(workload: Workload) -> None:
+    target, sketch = Cpu.detect(), RegisterBlocked()
+    space = sketch.space(workload, target)
+    assert space is not None
+    points = [point for point in covering_points(space, 2) if space.config(point)["decode"] == DECODE_PER_TASK]
+    assert {space.config(point)["order"] for point in points} == {BY_COLUMN, MIXED}, "a task has one panel"
+    check_points(sketch, workload, target, space, points)
+
+
+def test_panels_are_decoded_once_if_there_are_many_rows() -> None:
+    target = parse_machine("cpu/x86-64-v3")
+    assert isinstance(target, Cpu)
+    for rows, once in ((128, True), (1, None)):
+        space = RegisterBlocked().space(operators.weight_only_dense(rows, 256, 256), target)
+        assert space is not None
+        decode = space.config(space.origin).get("decode")
+        assert decode == (DECODE_PER_TASK if once else None)
+    numbers = RegisterBlocked().space(operators.dense(128, 256, 256), target)
+    assert numbers is not None
+    assert "decode" not in numbers.config(numbers.origin)

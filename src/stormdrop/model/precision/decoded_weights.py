@@ -2,8 +2,9 @@
 
     matmul(x, codes, scales, zero points)      ->      matmul(x, weights)
 
-With few rows of data, reading weights is all that takes time, and they stay codes. With more rows they stay codes where
-a sketch computes with them (see `sketches.cpu.code_sums.dots`). Elsewhere each tile of rows would decode them anew.
+With few rows of data, reading weights is all that takes time, and they stay codes. With more rows they stay codes on CPUs
+that compute with them (see `sketches.cpu.code_sums.dots`), or decode a panel once for all rows at nearly the speed of
+float32 (`sketches.cpu.contractions.register_blocked`). The tiles of AMX and GPUs multiply numbers faster.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from ...ir.stages import Axis, Stage, StageGraph, intermediate, variable
 from ...ir.workload import Workload, canonical_stages
 from ...machine.contract import Machine
 from ...machine.cpu import Cpu
-from ...sketches.cpu.code_sums.dots import CodeDots
 from ...sketches.cpu.tiles.sketch import TilesOfParts
 from ...sketches.registry import BUILTIN, MAX_ERROR
 from ...tuning.options import FLOAT32, TuneOptions
@@ -130,11 +130,7 @@ def _decoded(graph: StageGraph, stage: Stage, factor: Factor) -> _Product | None
 def _multiplies_codes(task: Task, product: _Product, machine: Machine, options: TuneOptions) -> bool:
     """Whether a machine multiplies codes as fast as weights in float32."""
     allowed = MAX_ERROR if options.max_error is None else options.max_error
-    builtin = options.sketches in (None, BUILTIN)
-    if not isinstance(machine, Cpu) or options.precision != FLOAT32 or not builtin or CodeDots.max_error > allowed:
-        return False
-    workload = Workload.create(task.name, task.function, task.constants)
-    if CodeDots().space(workload, machine) is None:
+    if not isinstance(machine, Cpu) or options.precision != FLOAT32 or options.sketches not in (None, BUILTIN):
         return False
     of_weights = Workload.create(task.name, product.function, (product.positions[0],))
     return TilesOfParts.max_error > allowed or TilesOfParts().space(of_weights, machine) is None

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ....machine.cpu import Cpu
 from ..prefetch import LINE, PREFETCH
 from .contraction_shape import ContractionShape, fits_registers
-from .tiled_contraction import BY_COLUMN, BY_ROW, MIXED, PAD_BEFORE, PAD_PER_TASK, PAD_PER_TILE
+from .tiled_contraction import BY_COLUMN, BY_ROW, DECODE_PER_TASK, MIXED, PAD_BEFORE, PAD_PER_TASK, PAD_PER_TILE
 
 Floats = NDArray[np.float64]
 
@@ -40,6 +40,7 @@ _USEFUL_UNROLL = 4  # steps beyond which unrolling gains nothing
 _SETS = 64  # sets of a first cache (32 KiB in 8 ways, 48 KiB in 12)
 _ROWS_PER_SET = 11  # rows that can share a set: those beyond the ways are not all needed at once
 _USABLE = 0.9  # the share of a first or second cache that is found again
+_DECODED = 4.0  # bytes of a number
 _FAR_STRIDE = 2048  # bytes from one step's columns to the next's, from which on nothing fetches them ahead
 _SCATTERED = 2.0  # times that such pieces take, from where they do not fit
 
@@ -100,7 +101,9 @@ class _Tiles:
         self.broadcasts = 0 if shape.follows_columns else self.rows
 
         self.data = _data_bytes(shape, self.sizes, self.columns)
-        self.panel = float(shape.column_itemsize) * shape.steps * self.columns
+        self.decoded = knobs["decode"] == DECODE_PER_TASK if "decode" in knobs else np.zeros(len(self.columns), bool)
+        itemsize = np.where(self.decoded, _DECODED, float(shape.column_itemsize))
+        self.panel: Floats = itemsize * shape.steps * self.columns
         all_rows = shape.other_bytes / shape.outer
         all_columns = shape.column_bytes / (shape.outer if shape.column_varies else 1)
         self.block_data = self.data * per_block
@@ -151,6 +154,8 @@ def cycles(shape: ContractionShape, knobs: Mapping[str, NDArray[Any]], target: C
         total = total + knobs["pack"] * 2 * shape.column_bytes / costs.copy
     if shape.padded_bytes:
         total = total + _padding_cycles(tiles, shape, knobs, target, costs)
+    decoding = shape.steps * tiles.vectors * (shape.decoding + costs.load)
+    total = total + np.where(tiles.decoded, tiles.tasks * decoding, 0.0)
     if PREFETCH in knobs:
         fetches = np.maximum(shape.steps / knobs["unroll"], tiles.panel / LINE / tiles.tiles_per_panel)
         unfetched = shape.column_bytes / costs.memory
@@ -167,7 +172,7 @@ def _step_cycles(
     # Below AVX-512 no instruction takes a scalar operand from memory: it needs a load and a register of its own.
     loads_scalars = target.lanes < _BROADCAST_LANES
     broadcast = 1.0 if loads_scalars else costs.broadcast
-    computed = rows * vectors * shape.multiply_add + vectors * shape.decoding
+    computed = rows * vectors * shape.multiply_add + np.where(tiles.decoded, 0.0, vectors * shape.decoding)
     again = np.where(tiles.in_cache, 2 * rows * vectors / knobs["unroll"], 0)  # accumulators from the first cache
     step = np.maximum(computed, (tiles.loads + again) * costs.load + tiles.broadcasts * broadcast)
     step = np.maximum(step, costs.latency) + costs.loop / np.minimum(knobs["unroll"], _USEFUL_UNROLL)

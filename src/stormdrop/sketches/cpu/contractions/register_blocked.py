@@ -14,7 +14,8 @@ nor padding. If every access takes some row axes as whole consecutive dimensions
 Few rows may have tiles of so many columns that their accumulators lie in a cache. Then each core reads whole rows of an
 operand that is not packed, which come from memory 2.5 times as fast as pieces of rows do (44 and 17 GB/s on a Zen 4).
 Products of bytes and of bfloat16 are added up several at a time if the machine has a unit for that (see
-`dot_products`). What decodes a quantised column operand (scales, zero points) is packed as it is.
+`dot_products`). What decodes a quantised column operand (scales, zero points) is packed as it is. With many rows each
+task decodes its panel once, for all of its tiles.
 
 This module holds the knobs; `tiled_contraction` builds and schedules the function.
 """
@@ -33,6 +34,7 @@ from ....errors import UnsupportedFunction
 from ....ir.attributes import NEEDS
 from ....ir.contractions.contraction import Contraction
 from ....ir.elementary import expand_for_cpu
+from ....ir.expressions import variables
 from ....ir.kept import kept
 from ....ir.workload import Workload
 from ....machine.cpu import Cpu
@@ -46,6 +48,9 @@ from .contraction_shape import ContractionShape, fits_registers, shape_of_contra
 from .dot_products import DotProducts
 from .tiled_contraction import (
     BY_COLUMN,
+    BY_ROW,
+    DECODE_PER_STEP,
+    DECODE_PER_TASK,
     ORDERS,
     PAD_BEFORE,
     PAD_PER_TASK,
@@ -60,6 +65,7 @@ _MOST_ROWS = 14  # of a tile along one of two row axes
 _FEW_ROWS = 4  # of all: registers are left for wide tiles, which read longer pieces of the column operand's rows
 _VECTORS, _WIDE = (1, 2, 3, 4), (6, 8, 12)  # of a tile's columns
 _STREAMED_ROWS = 16  # of all: more compute longer than the column operand takes to be read
+_SHARING_ROWS = 8  # of all, from which on tasks may decode what several tiles multiply
 _MOST_SUMS = 128 << 10  # bytes of accumulators in a cache: they lie on the stack of a thread
 _STREAMS = (1, 2, 4)  # tiles of columns for each core, if the column operand is read as it lies
 _BLOCKS = (1, 2, 4, 8, 16, 32, 64)
@@ -85,6 +91,7 @@ class RegisterBlocked:
         - `order`: what runs in parallel and what each task walks through, see `ORDERS`
         - `pack`: whether a stage packs the column operand
         - `prologue`: where data are padded or widened, see `PAD_BEFORE`
+        - `decode`: where a quantised column operand is decoded, see `DECODE_PER_STEP`
         - `prefetch`: whether constants are fetched ahead (see `prefetch`)
         - `stores`: stores past the caches (see `non_temporal`)
         """
@@ -169,6 +176,9 @@ def _space(workload: Workload, target: Cpu) -> Space | None:
         per_tile = [PAD_PER_TILE] if shape.follows_columns else []
         knobs.append(Categorical("prologue", [PAD_BEFORE, PAD_PER_TASK, *per_tile]))
     knobs += prefetch_knob(0 if contraction.constant is None else shape.column_bytes, target)
+    if _decodes_panels(contraction):
+        knobs.append(Categorical("decode", [DECODE_PER_STEP, DECODE_PER_TASK]))
+        constraints += _constraints_of_panels([knob.name for knob in knobs])
     knobs += stores_knob(workload, target)
     space = Space(RegisterBlocked.name, knobs, constraints)
     return with_cheapest_origin(space, lambda columns: cost_model.cycles(shape, columns, target))
@@ -213,6 +223,25 @@ def _tile_knobs(
             Constraint(("rows", "block"), lambda rows, block: _fills_blocks(extents[0], rows, block), "blocks")
         )
     return knobs, constraints
+
+
+def _decodes_panels(contraction: Contraction) -> bool:
+    """Whether tasks may decode columns for several tiles of rows."""
+    outer = {axis.var for axis in contraction.outer if axis.extent > 1}
+    if contraction.constant is None or not contraction.decoders or math.prod(contraction.row_extents) < _SHARING_ROWS:
+        return False
+    return not any(outer.intersection(variables(load)) for load in (contraction.operand, *contraction.decoders))
+
+
+def _constraints_of_panels(knobs: Sequence[str]) -> list[Constraint]:
+    """A task decodes one panel, which nothing fetches ahead."""
+    one = Constraint(
+        ("order", "decode"), lambda order, decode: decode == DECODE_PER_STEP or order != BY_ROW, "a panel of a task"
+    )
+    unfetched = Constraint(
+        (PREFETCH, "decode"), lambda fetched, decode: decode == DECODE_PER_STEP or not fetched, "not fetched ahead"
+    )
+    return [one, unfetched] if PREFETCH in knobs else [one]
 
 
 def _most_sums(target: Cpu) -> int:

@@ -15,6 +15,7 @@ from tvm.s_tir import Schedule
 from tvm.tirx import PrimFunc
 
 from ....ir.contractions.contraction import Contraction
+from ....ir.contractions.factors import factor_of
 from ....ir.expressions import Expr, rewrite_loads, substitute, tile_start, variables
 from ....ir.stages import Axis, Stage, StageGraph, assemble, intermediate, loads_of, variable
 from ....machine.cpu import Cpu
@@ -37,6 +38,9 @@ PAD_BEFORE, PAD_PER_TASK, PAD_PER_TILE = "apart", "task", "tile"
 By a stage before the contraction, by each task for all of its tiles, or in the registers of each tile.
 """
 
+DECODE_PER_STEP, DECODE_PER_TASK = "step", "task"
+"""Values of the knob `decode`: where codes become numbers, in registers of each step, or in a panel of each task."""
+
 
 class TiledContraction:
     """A function with one contraction, over tiles, ready to be scheduled.
@@ -53,6 +57,7 @@ class TiledContraction:
         column: The tiled column axis.
         reductions: The number of reduction axes.
         inside: The stage of the prologue if it is part of the kernel, else None.
+        decoding: The stage that decodes the column operand if each task does so, else None.
         parallel: Whether tasks are shared out to threads.
         packed: The column operand as it is packed; None if it is read as it lies.
         transforms: For each constant input that is packed ahead of time, what packs it. They are the column operand,
@@ -77,6 +82,7 @@ class TiledContraction:
         self.column = tiled_axis("column", contraction.column.extent, config["columns"])
         self.parallel = worth_threads(contraction)
         self.transforms: dict[int, PrimFunc] = {}
+        self.decoding: Stage | None = None
         steps = [axis.extent for axis in contraction.stage.reductions] if dots is None else dots.extents(contraction)
         reductions = tuple(Axis(variable(f"reduce{number}"), extent, True) for number, extent in enumerate(steps))
         self.reductions = len(reductions)
@@ -95,6 +101,8 @@ class TiledContraction:
                 stage, packed[load.source] = self._pack(contraction, load, len(packed))
                 packing += ((load.source, (stage,)),)
             value = rewrite_loads(contraction.stage.value, lambda load: packed.get(load.source))
+            if config.get("decode") == DECODE_PER_TASK:
+                self.decoding, value = self._decode(contraction, value)
             value = substitute(value, positions)
         self.packed = packing[0][1][-1].buffer if packing else None
         before, parameters = list(contraction.before), list(contraction.graph.parameters)
@@ -111,7 +119,8 @@ class TiledContraction:
         self._before = tuple(stage for stage in before if stage is not self.inside)
         self._after = contraction.after
         self._parameters = tuple(parameters)
-        self._stages = (*(() if self.inside is None else (self.inside,)), accumulate, epilogue)
+        first = tuple(stage for stage in (self.inside, self.decoding) if stage is not None)
+        self._stages = (*first, accumulate, epilogue)
 
     def kernel(self) -> PrimFunc:
         """The contraction with its epilogue (and with the prologue, if that is inside) as a function of its own.
@@ -175,6 +184,25 @@ class TiledContraction:
         reductions = [axis.var for axis in old_axes if axis.reduce]
         indices = (*outer, self.column.tiles[0].var, *reductions, self.column.inner.var)
         return stage, buffer[indices]
+
+    def _decode(self, contraction: Contraction, value: Expr) -> tuple[Stage, Expr]:
+        """The stage that decodes packed columns as [tile, reductions..., column], and the value that reads it.
+
+        Args:
+            contraction: The contraction.
+            value: What it sums, over packed columns.
+        """
+        column_first = factor_of(value.a).decoders  # type: ignore[union-attr]
+        decoded, other = (value.a, value.b) if column_first else (value.b, value.a)
+        (tile,), inner, reductions = self.column.tiles, self.column.inner, contraction.stage.reductions
+        old = (tile, *reductions, inner)
+        new = [Axis(variable(f"decode{number}"), axis.extent) for number, axis in enumerate(old)]
+        renamed = {before.var: after.var for before, after in zip(old, new, strict=True)}
+        buffer = intermediate("decoded", [axis.extent for axis in new], str(contraction.stage.buffer.dtype))
+        at = tuple(axis.var for axis in new)
+        stage = Stage("decode", tuple(new), buffer, at, substitute(decoded, renamed))
+        indices = tuple(axis.var for axis in old)
+        return stage, other * buffer[indices]
 
     def _accumulate(self, contraction: Contraction, reductions: tuple[Axis, ...], value: Expr, start: Expr) -> Stage:
         axes = self._axes()
@@ -248,6 +276,8 @@ def scheduled_kernel(
     if tiled.inside is not None:
         loop = tile if prologue_in_registers else task
         _schedule_prologue(schedule, tiled.inside, loop, prologue_in_registers, target)
+    if tiled.decoding is not None:
+        _schedule_prologue(schedule, tiled.decoding, task, False, target)
     return schedule.mod["main"]
 
 
