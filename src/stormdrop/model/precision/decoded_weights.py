@@ -2,9 +2,9 @@
 
     matmul(x, codes, scales, zero points)      ->      matmul(x, weights)
 
-With few rows of data, reading weights is all that takes time, and they stay codes. With more rows they stay codes on CPUs
-that compute with them (see `sketches.cpu.code_sums.dots`), or decode a panel once for all rows at nearly the speed of
-float32 (`sketches.cpu.contractions.register_blocked`). The tiles of AMX and GPUs multiply numbers faster.
+With few rows of data, reading weights is all that takes time, and they stay codes. With more rows they stay codes on
+CPUs, which compute with them (see `sketches.cpu.code_sums.dots`), or decode a panel once for all rows at nearly the
+speed of float32 (`sketches.cpu.contractions.register_blocked`). The tiles of AMX, and GPUs, multiply numbers faster.
 """
 
 from __future__ import annotations
