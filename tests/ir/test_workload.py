@@ -15,7 +15,7 @@ from stormdrop import operators
 from stormdrop.errors import UnsupportedFunction
 from stormdrop.ir.reference import evaluate_graph
 from stormdrop.ir.stages import StageGraph
-from stormdrop.ir.workload import Workload
+from stormdrop.ir.workload import Workload, canonical
 
 
 def function(name: str, extent: int = 8) -> PrimFunc:
@@ -154,3 +154,11 @@ def test_integers_that_may_leave_32_bits_keep_64() -> None:
     workload = Workload.create("doubled", te.create_prim_func([x, doubled]))
     assert "int64" in str(workload.function)
     assert workload.reference([np.full(5, 2**30, np.int32)])[0].tolist() == [2.0**31] * 5
+
+
+def test_branches_with_a_constant_beyond_32_bits_keep_64() -> None:
+    x = te.placeholder((5,), "int32", name="x")
+    most = tirx.const(2**63 - 1, "int64")
+    whole = te.compute((5,), lambda i: tirx.if_then_else(x[i] < 3, i.astype("int64"), most), name="whole")
+    (stage,) = canonical(StageGraph.parse(te.create_prim_func([x, whole]))).stages
+    assert [str(branch.ty.dtype) for branch in stage.value.args[1:]] == ["int64", "int64"]

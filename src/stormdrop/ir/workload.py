@@ -429,10 +429,11 @@ def _bounds(node: Any, analyzer: Analyzer) -> tuple[int, int]:
 
 
 def _same_width(operands: list[Any]) -> list[Any]:
-    """Operands of the same integer type: 64-bit constants become narrower, else all become 64 bits wide."""
+    """Operands of the same integer type: 64-bit constants become narrower if they fit, else all have 64 bits."""
     if {str(operand.ty.dtype) for operand in operands} != {"int32", "int64"}:
         return operands
-    narrow = all(isinstance(operand, IntImm) for operand in operands if str(operand.ty.dtype) == "int64")
+    wide = [operand for operand in operands if str(operand.ty.dtype) == "int64"]
+    narrow = all(isinstance(operand, IntImm) and -(2**31) <= int(operand) < 2**31 for operand in wide)
     return [_as_index(operand) if narrow else as_type(operand, "int64") for operand in operands]
 
 

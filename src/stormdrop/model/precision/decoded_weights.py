@@ -36,6 +36,8 @@ from ..passes.rewriting import constant, rewrite_main
 FEW_ROWS = 16
 """The most rows of data for which weights stay codes on every machine."""
 
+_CODES = "uint8"
+
 
 def with_decoded_weights(graph: Graph, machine: Machine, options: TuneOptions) -> Graph:
     """The graph with the weights of such products in float32.
@@ -77,6 +79,9 @@ class _Product:
 
 def _product(task: Task) -> _Product | None:
     """The product of a task; None if it has none with constant codes."""
+    parameters = task.function.params
+    if not any(str(parameters[position].ty.dtype) == _CODES for position in task.constants):
+        return None
     graph = canonical_stages(task.function)
     for stage in graph.stages if graph is not None else ():
         coded = [factor for factor in factors_of(stage) or () if factor.decoders]
