@@ -6,6 +6,7 @@
     minimize       the same for any Python callable, over a Space of Ordinal, Categorical, Tile and Split knobs
     autotune       a decorator that finds the block sizes and flags of a Python function
     load           a saved compiled model
+    Decoder        a language model with its cache: tokens in, tokens out
     bench          an operator or a model beside its peers, interleaved, with intervals
     operators      the operators that can be tuned: `operators.matmul(512, 512, 512)`
     parse_machine  the machine that is tuned for, by its name: a `Cpu`, or a GPU
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
     from .machine.cpu import Cpu, Target, parse_machine
     from .machine.limits.peak import peak
     from .model import compile_model, load, tune_model
+    from .model.decoder import Decoder
     from .model.inputs.size_range import Range
     from .records import open_store
+    from .runtime.decoding import Sampling
     from .sketches import rules
     from .sketches.template import template
     from .space import Categorical, Constraint, Ordinal, Space, Split, Tile
@@ -48,10 +51,12 @@ __all__ = [
     "Categorical",
     "Constraint",
     "Cpu",
+    "Decoder",
     "InputError",
     "Ordinal",
     "Progress",
     "Range",
+    "Sampling",
     "Space",
     "Split",
     "StormdropError",
@@ -77,9 +82,11 @@ _HOME = {
     "Categorical": ".space:Categorical",
     "Constraint": ".space:Constraint",
     "Cpu": ".machine.cpu:Cpu",
+    "Decoder": ".model.decoder:Decoder",
     "Ordinal": ".space:Ordinal",
     "Progress": ".tuning.result:Progress",
     "Range": ".model.inputs.size_range:Range",
+    "Sampling": ".runtime.decoding:Sampling",
     "Space": ".space:Space",
     "Split": ".space:Split",
     "Target": ".machine.cpu:Target",

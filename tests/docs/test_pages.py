@@ -6,10 +6,13 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from pages import AVAILABLE, blocks, name_of, pages_with
 from small_budgets import run_page
 from small_network import save_small_network
+
+from tiny_decoders import tiny_decoder
 
 ELSEWHERE = {
     "docs/explanation/one-schedule.md": "test_schedule_page.py",
@@ -48,6 +51,7 @@ def prepare(folder: Path) -> Path:
     for name in ("model.onnx", "squeezenet.onnx"):
         save_small_network(folder / name)
     save_small_network(folder / "open.onnx", batch="batch")
+    onnx.save(tiny_decoder(), folder / "decoder.onnx")
     np.savez(folder / "x.npz", x=np.ones((1, 3, 224, 224), "float32"))
     return folder
 

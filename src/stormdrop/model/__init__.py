@@ -17,6 +17,7 @@ building/                   a graph with a schedule for each task, compiled, ver
 tuning/                     `sd.tune_model`: the budget, the choice, the last timing
 padding.py                  calls between its sizes, padded beside a mask
 untuned.py                  `sd.compile_model`
+decoder.py                  `sd.Decoder`: one with a cache generates tokens
 kept_models.py              compiled models that later processes find by a key
 quantize.py                 `stormdrop quantize`
 random_weights.py           weights for a model that came without

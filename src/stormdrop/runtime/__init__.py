@@ -12,11 +12,13 @@ metadata.py      what a model says about itself
 library.py       the C interface of model.so
 native_calls.py  its calls
 device/          models on GPUs
+decoding/        language models with a cache
 parts.py         the parts of a model that onnxruntime runs
 
 Nothing here imports anything of stormdrop but its errors.
 """
 
+from .decoding import Decoder, Sampling
 from .model import CompiledModel, load
 
-__all__ = ["CompiledModel", "load"]
+__all__ = ["CompiledModel", "Decoder", "Sampling", "load"]

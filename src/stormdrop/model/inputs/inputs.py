@@ -2,7 +2,8 @@
 
 A dimension without a size may have a name, be written as -1 or "?", or be empty; an input may even lack its rank. A 0
 that is written down is a size, though the user may give another one: some exporters mean an open dimension by it. The
-user gives the sizes by input. A dimension with a name has one size in all inputs, so it has to be given only once.
+user gives the sizes by input. A dimension with a name has one size in all inputs, so it has to be given only once. One
+whose name is a sum, such as "past + sequence" of a decoder with a cache, follows from the sizes of the others.
 
 The value of an input may decide the shape of a tensor, as axes and repeats do. The user fixes such an input: it becomes
 a constant, and the model is imported without it.
@@ -51,6 +52,7 @@ def fill_shapes(model: onnx.ModelProto, shapes: Shapes, name: str) -> None:
     sizes = _NamedSizes(name)
     for key, shape in shapes.items():
         _give(inputs[key], shape, sizes, name)
+    sizes.check_sums()
     used = _used_names(model.graph)
     missing = _Missing()
     for key, value in inputs.items():
@@ -213,8 +215,9 @@ def _give(value: onnx.ValueInfoProto, shape: Sequence[int], sizes: _NamedSizes, 
 def _fill_named(value: onnx.ValueInfoProto, sizes: _NamedSizes) -> None:
     """Writes the sizes that are known by name into an input."""
     for dim in value.type.tensor_type.shape.dim:
-        if dim.dim_param in sizes.known:
-            dim.dim_value = sizes.known[dim.dim_param]
+        size = sizes.of(dim.dim_param) if dim.dim_param else None
+        if size is not None:
+            dim.dim_value = size
 
 
 class _NamedSizes:
@@ -233,6 +236,27 @@ class _NamedSizes:
                 f"not {size} and {self.known[symbol]}"
             )
         self._origin.setdefault(symbol, where)
+
+    def of(self, symbol: str) -> int | None:
+        """The size of a name, given or as the sum of others; None if it is not known."""
+        return self.known.get(symbol, self._sum(symbol))
+
+    def check_sums(self) -> None:
+        """Raises `ModelError` if a name that is a sum has another size than the sum."""
+        for symbol, size in self.known.items():
+            wanted = self._sum(symbol)
+            if wanted not in (None, size):
+                raise ModelError(
+                    f"{self._model}: {self._origin[symbol]} is {shown(symbol)!r}, so it must be {wanted}, not {size}; "
+                    "it may be left out"
+                )
+
+    def _sum(self, symbol: str) -> int | None:
+        """What the terms of a name add up to; None if it is no sum, or one of the terms is not known."""
+        terms = [term.strip() for term in symbol.split("+")]
+        sizes = [int(term) if term.isdecimal() else self.known.get(term) for term in terms]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(terms) > 1 else None
 
 
 @dataclass

@@ -1,0 +1,94 @@
+"""A step of a decoder: the model is called on a chunk, and the cache has its rows.
+
+    mask       1 1 1 0 0 | 1 1 1    three tokens in a cache of five slots, and a chunk of three
+    positions              3 4 5
+
+A chunk that has fewer tokens is filled up behind them. Tokens see earlier ones only, so that nothing of the filling
+reaches them. The mask is 1 there, too: a row that sees nothing at all would be no number, and spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..calls import ModelCalls
+from ..inputs import Array, Given, Wanted
+from ..sizes import Size
+from .cache import Cache
+from .form import Form, StepSize
+
+
+class Steps:
+    """Runs the steps of one sequence.
+
+    Args:
+        form: What the inputs and outputs of the model are.
+        sizes: Its sizes.
+        calls: Calls it.
+    """
+
+    def __init__(self, form: Form, sizes: Sequence[Size], calls: ModelCalls) -> None:
+        self._form, self._calls = form, calls
+        self._prepared = {step: _Prepared(form, step, sizes[step.index]) for step in form.steps}
+        infos = [sizes[form.steps[0].index].inputs[state.input] for state in form.states]
+        self.cache = Cache(infos, [state.axis for state in form.states])
+
+    def reset(self) -> None:
+        """Begins another sequence. The memory is kept, and the mask hides what is in it."""
+        self.cache.length = 0
+
+    def run(self, tokens: Sequence[int], step: StepSize | None = None) -> Array:
+        """Runs a step for the first of some tokens, as many as a step takes.
+
+        Args:
+            tokens: The tokens, one or more; the cache has room for them.
+            step: The size; the one that fits best by default.
+
+        Returns:
+            The logits behind the last one of the tokens that were taken: a number for each token of the vocabulary.
+            `cache.length` says how many were taken.
+
+        Raises:
+            ArtifactError: As a call of the model.
+        """
+        step = step or self._form.step(self.cache.length, len(tokens))
+        prepared, count = self._prepared[step], min(len(tokens), step.chunk)
+        prepared.fill(self.cache.length, tokens[:count])
+        self.cache.make_room(step.capacity)
+        results = self._calls(prepared.given(self.cache.arrays))
+        self.cache.append([results[state.output] for state in self._form.states], step.capacity, count)
+        logits: Array = results[self._form.logits][0, count - 1]
+        return logits
+
+
+class _Prepared:
+    """The inputs of a size, but for the states."""
+
+    def __init__(self, form: Form, step: StepSize, size: Size) -> None:
+        self._form, self._step = form, step
+        self._wanted = Wanted(step.index, size)
+        infos = size.inputs
+        self._tokens = np.zeros(infos[form.tokens].shape, infos[form.tokens].dtype)
+        self._mask = np.zeros(infos[form.mask].shape, infos[form.mask].dtype)
+        self._mask[:, step.capacity :] = 1
+        of_positions = form.positions
+        self._positions = None if of_positions is None else np.zeros((1, step.chunk), infos[of_positions].dtype)
+
+    def fill(self, length: int, tokens: Sequence[int]) -> None:
+        """Takes a chunk: `length` tokens lie before it."""
+        self._tokens[0, : len(tokens)] = tokens
+        self._tokens[0, len(tokens) :] = tokens[-1]
+        self._mask[0, :length], self._mask[0, length : self._step.capacity] = 1, 0
+        if self._positions is not None:
+            self._positions[0] = np.arange(length, length + self._step.chunk)
+            self._positions[0, len(tokens) :] = length + len(tokens) - 1  # a table of positions may end here
+
+    def given(self, states: Sequence[Array]) -> Given:
+        """The inputs of a call."""
+        arrays: dict[int, Array] = {self._form.tokens: self._tokens, self._form.mask: self._mask}
+        if self._form.positions is not None and self._positions is not None:
+            arrays[self._form.positions] = self._positions
+        arrays.update((state.input, array) for state, array in zip(self._form.states, states, strict=True))
+        return Given(self._wanted, None, [arrays[position] for position in range(len(arrays))])
