@@ -75,6 +75,7 @@ INNER: dict[str, tuple[tuple[str, ...], ...]] = {
         ("importer",),
         ("verification",),
         ("precision",),
+        ("states",),
         ("building",),
         ("tuning",),
         ("untuned", "quantize", "padding"),

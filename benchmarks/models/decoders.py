@@ -45,6 +45,8 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """The kind and the configuration of each, as transformers has them."""
 
+_LARGER = 5
+
 
 def decoder(name: str) -> Any:
     """A module of transformers with seeded weights.
@@ -59,8 +61,11 @@ def decoder(name: str) -> Any:
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(attn_implementation="eager", **settings)
     module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    with torch.no_grad():  # as they are drawn, all words are nearly as likely, and rounding decides between them
-        module.get_input_embeddings().weight.mul_(20)
+    words = module.get_input_embeddings().weight
+    with torch.no_grad():  # as they are drawn, all words are nearly as likely, or the last one follows itself
+        for parameter in module.parameters():
+            if parameter.ndim == 2 and parameter is not words:
+                parameter.mul_(_LARGER)
     return module
 
 

@@ -13,6 +13,7 @@ importer/                   from a user's model to a graph
 verification/               whether a compiled model computes what its origin does
 precision/                  a model in bfloat16: how much of it, and which values
 open_sizes/                 its program and kernels at any size of a range
+states/                     states of decoders that are written in place
 building/                   a graph with a schedule for each task, compiled, verified and saved
 tuning/                     `sd.tune_model`: the budget, the choice, the last timing
 padding.py                  calls between its sizes, padded beside a mask

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .inputs import Array, Given
-from .program import Step
+from .program import State, Step
 
 Observer = Callable[[Step, bool, Callable[[], list[Array]]], None]
 """Is told of each step before it is run (True) and after it (False). The function gives the arguments as arrays."""
@@ -18,10 +18,12 @@ class ModelCalls:
     Attributes:
         times_itself: Whether it times its steps. Those of any other way are seen by an observer.
         on_gpu: Whether it takes arrays in the memory of a GPU.
+        states: The states that `step` writes in place; none if it does not.
     """
 
     times_itself = False
     on_gpu = False
+    states: tuple[State, ...] = ()
 
     def open(self) -> None:
         """Makes ready what the first call needs otherwise.
@@ -44,6 +46,25 @@ class ModelCalls:
             ArtifactError: A kernel or a part fails, or this process was forked since the model was loaded.
             DeviceError: There is no such device, it has too little memory, or a kernel has failed.
             ModelError: onnxruntime does not take the inputs of a part.
+        """
+        raise NotImplementedError
+
+    def step(self, given: Given, memory: list[Array]) -> list[Array]:
+        """Runs a decoder that writes its `states` in place.
+
+        Args:
+            given: The inputs of the call. Those of the states are not read, and may be anything.
+            memory: An array for each state, of the shape of its output and aligned as kernels want it: the rows so far
+                are in it, and the new ones are written behind them. The same list as before has the same arrays; it
+                is emptied when these are no longer needed, because it may be kept.
+
+        Returns:
+            The other outputs in their order. The arrays belong to the caller.
+
+        Raises:
+            ArtifactError: As for a call.
+            ModelError: As for a call.
+            ValueError: An array of the memory has another shape, or begins elsewhere.
         """
         raise NotImplementedError
 

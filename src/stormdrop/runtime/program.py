@@ -133,21 +133,57 @@ class SizeProgram:
 
 
 @dataclass(frozen=True)
+class State:
+    """A tensor that grows by the rows of each step of a decoder: an output that is an input of the next step.
+
+    Attributes:
+        input: The position of the input, the rows so far.
+        output: The position of the output, these rows and the new ones behind them.
+        axis: The axis of the rows.
+    """
+
+    input: int
+    output: int
+    axis: int
+
+
+@dataclass(frozen=True)
+class InPlace:
+    """How a decoder writes its states in place.
+
+    Attributes:
+        states: The states. The caller gives the memory of these outputs, in which the rows so far are there already,
+            and of which a step writes the others. The inputs are not read.
+        sizes: The program of each size.
+    """
+
+    states: tuple[State, ...]
+    sizes: tuple[SizeProgram, ...]
+
+
+@dataclass(frozen=True)
 class Program:
     """The program of a model.
 
     Attributes:
         constants: All constants, in the order of their offsets.
         sizes: The program of each size.
+        in_place: What executes a size in place of it if the states stay where they are; None if that is not possible.
     """
 
     constants: tuple[Constant, ...]
     sizes: tuple[SizeProgram, ...]
+    in_place: InPlace | None = None
+
+    @property
+    def all_sizes(self) -> tuple[SizeProgram, ...]:
+        """The programs of `sizes`, and behind them those that write states in place."""
+        return self.sizes if self.in_place is None else self.sizes + self.in_place.sizes
 
     @property
     def kernels(self) -> tuple[str, ...]:
         """The symbols of all kernels, in the order in which they are called first."""
-        steps = itertools.chain.from_iterable(size.steps for size in self.sizes)
+        steps = itertools.chain.from_iterable(size.steps for size in self.all_sizes)
         return tuple(dict.fromkeys(step.name for step in steps if step.kind == "kernel"))
 
     def __str__(self) -> str:

@@ -131,6 +131,7 @@ def test_states_of_other_names(tmp_path: Path, native: bool) -> None:
     with pytest.raises(InputError, match=r"no output is the next step's input by its name.*declare the states"):
         Decoder(model)
     decoder = Decoder(path, state={"cache_out/*": "cache_in/*"})
+    assert not decoder.in_place  # it was compiled without knowing its states
     assert decoder.generate(PROMPT[:5], 4) == greedy(other, PROMPT[:5], 4)
     with pytest.raises(InputError, match=r"no output is called 'out/\*'; its outputs are logits, cache_out/0.key"):
         Decoder(model, state={"out/*": "cache_in/*"})

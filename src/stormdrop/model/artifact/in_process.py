@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from ...machine.process.forks import check_threads
 from ...runtime.calls import ModelCalls, Observer
 from ...runtime.inputs import Array, Given, Wanted
@@ -54,6 +56,25 @@ class InProcessCalls(ModelCalls):
             return Machine(entry, first)
 
         self.machines = Machines(machine)
+        in_place = compiled.program.in_place
+        if in_place is None:
+            return
+        self.states = in_place.states
+        outside = [state.output for state in in_place.states]
+
+        def stepping(wanted: Wanted) -> Entry:
+            program = in_place.sizes[wanted.index]
+            return Entry(Execution(compiled, kernels, program, (), run_part, observer, outside), {})
+
+        def stepping_machine() -> Machine:
+            return Machine(stepping, first)
+
+        self._stepping_machine, self._unread = stepping_machine, {state.input for state in in_place.states}
+
+    @cached_property
+    def _stepping(self) -> Machines:
+        """The machines of steps, which most models never take."""
+        return Machines(self._stepping_machine)
 
     def observed(self, observer: Observer) -> InProcessCalls:
         return InProcessCalls(*self._made_of, observer)
@@ -70,6 +91,23 @@ class InProcessCalls(ModelCalls):
             return [(value if rows is None else value[:rows]).copy() for value in values]
 
         return self.machines.call(self._threads, call)
+
+    def step(self, given: Given, memory: list[Array]) -> list[Array]:
+        check_threads()
+        wanted, _, arrays = given
+        infos = wanted.size.inputs
+
+        def call(machine: Machine) -> list[Array]:
+            execution, copies = machine(wanted)
+            execution.place(memory)
+            places = [
+                (0, one) if index in self._unread else placed(info, one, self._anywhere, copies)
+                for index, (info, one) in enumerate(zip(infos, arrays, strict=True))
+            ]
+            values = execution.run([address for address, _ in places], [array for _, array in places])
+            return [value.copy() for value in values]
+
+        return self._stepping.call(self._threads, call)
 
 
 def _program_of(compiled: CompiledProgram, wanted: Wanted) -> tuple[SizeProgram, list[Cut]]:

@@ -40,6 +40,7 @@ from ..passes.rewriting import constant as new_constant
 from ..passes.rewriting import rewrite_main
 from ..program.compiled import CompiledProgram
 from ..program.memory import release_pages
+from ..states.in_place import with_states_in_place
 from ..tensors import array_of
 from .concatenation import Concatenation, find_concatenations
 from .derive import Main, derive_program, to_kernels
@@ -117,7 +118,8 @@ def build(
     anywhere = set.intersection(*by_kernels)
     try:
         infos = [(each.inputs, each.outputs) for each in graph.sizes]
-        program, calls = _linked(mods, infos, marks, library, target)
+        functions = {symbol: graph.tasks[index].function for symbol, index in symbols.items()}
+        program, calls = _linked(graph.name, mods, infos, marks, library, target, functions)
     except ModelError as error:
         raise ModelError(f"{graph.name}: {error}") from error
     except Exception as error:
@@ -241,20 +243,24 @@ def apply_variants(
 
 
 def _linked(
+    name: str,
     mods: Sequence[tvm.IRModule],
     infos: Sequence[tuple[Sequence[TensorInfo], Sequence[TensorInfo]]],
     marks: Sequence[Marks],
     library: KernelLibrary,
     target: Machine,
+    functions: Mapping[str, tirx.PrimFunc],
 ) -> tuple[CompiledProgram, tuple[tuple[KernelCall, ...], ...]]:
     """The program of the modules of all sizes, with the kernels of the library, and the calls of an execution of each.
 
     Args:
+        name: The name of the model.
         mods: The modules.
         infos: The inputs and outputs of each.
         marks: The layers of the variables of each.
         library: Has the kernels.
         target: The machine.
+        functions: What the kernels of tasks compute, by their symbols.
     """
     mod = mods[0]
     if len(mods) > 1:
@@ -264,12 +270,19 @@ def _linked(
         mod = to_kernels(GPU_FORMS if isinstance(target, Gpu) else None)(mod)
         calls = tuple(calls_of(mod, main_name(size), each) for size, each in enumerate(marks))
         program, constants = derive_program(mod, [Main(main_name(at), *each) for at, each in enumerate(infos)])
-    kernels = {name: mod[name] for name in program.kernels}
+    kernels = {symbol: mod[symbol] for symbol in program.kernels}
     if not isinstance(target, Gpu):
+        program = with_states_in_place(name, program, functions, partial(_added, library, plain_schedules(target)))
+        kernels |= {symbol: library.function(symbol) for symbol in program.kernels if symbol not in kernels}
         return CompiledProgram(program, library.modules(kernels), constants), calls
     added = kernels.keys() - scheduled  # by the pass; for a CPU they need no schedule
-    kernels |= {name: schedule_gpu_fallback(kernels[name], target).function for name in sorted(added)}
+    kernels |= {symbol: schedule_gpu_fallback(kernels[symbol], target).function for symbol in sorted(added)}
     return CompiledProgram(program, (), constants, device=_device_code(library.modules(kernels))), calls
+
+
+def _added(library: KernelLibrary, plain: PlainSchedule, function: tirx.PrimFunc, name: str) -> str:
+    """The symbol of a function with a plain schedule, which the library compiles."""
+    return library.symbol(plain(function).function.with_attr("tirx.noalias", True), name)
 
 
 def _read_by_kernels_only(graph: Graph, mod: tvm.IRModule) -> set[str]:

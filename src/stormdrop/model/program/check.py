@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...runtime.open_size import OpenSize
-from ...runtime.program import ALIGNMENT, Constant, Program, SizeProgram, Step, View, bytes_of, offsets_of
+from ...runtime.program import ALIGNMENT, Constant, InPlace, Program, SizeProgram, Step, View, bytes_of, offsets_of
 from ...runtime.sizes import OPEN, TYPES
 
 _MOST = 2**31  # an extent is less
@@ -44,6 +44,8 @@ def check_program(program: Program, parts: int | None = None) -> None:
       written piece by piece counts as the whole.
     - A step writes nothing that it also reads as another tensor, and no two of the tensors that it writes overlap.
     - Inputs and constants are not written. Each output is, from its first byte to its last.
+    - What writes states in place takes and gives what the program of the size does, and reads no input of a state. Of
+      the outputs of states it writes a part.
     - All calls of a kernel have as many arguments, of the same types and numbers of elements.
 
     Args:
@@ -64,7 +66,9 @@ def check_program(program: Program, parts: int | None = None) -> None:
             raise ValueError(f"constant {position} begins at {constant.offset}: inside of another one, or unaligned")
         end = constant.offset + constant.bytes
     signatures: dict[str, list[tuple[int, str]]] = {}
-    for size in program.sizes:
+    if program.in_place is not None:
+        _check_in_place(program.sizes, program.in_place)
+    for size in program.all_sizes:
         _check_views(program, size)
         _check_steps(size, parts)
         for position, step in enumerate(size.steps):
@@ -103,6 +107,27 @@ def check_opens(opens: Sequence[OpenSize], program: Program) -> None:
                 end = offsets_of([constants[-1].offset + constants[-1].bytes])[-1]
                 constants.append(Constant(end, cut.shape, whole.dtype))
             check_program(Program(tuple(constants), (size,)))
+
+
+def _check_in_place(sizes: Sequence[SizeProgram], in_place: InPlace) -> None:
+    """Checks that the programs with states in place are those of the sizes."""
+    if [(each.inputs, each.outputs) for each in in_place.sizes] != [(each.inputs, each.outputs) for each in sizes]:
+        raise ValueError("the programs that write states in place are those of other sizes")
+    for size in in_place.sizes:
+        for state in in_place.states:
+            if not (0 <= state.input < len(size.inputs) and 0 <= state.output < len(size.outputs)):
+                raise ValueError(f"a state is input {state.input} and output {state.output}, which are not there")
+            past, present = size.inputs[state.input], size.outputs[state.output]
+            if not (len(past.shape) == len(present.shape) > state.axis >= 0 and past.dtype == present.dtype):
+                raise ValueError(
+                    f"input {past.name!r} and output {present.name!r} are no state along axis {state.axis}"
+                )
+            if any(view.memory == "input" and view.index == state.input for view in _read_views(size)):
+                raise ValueError(f"a step reads input {past.name!r}, which is written in place")
+
+
+def _read_views(size: SizeProgram) -> Iterator[View]:
+    return (size.views[index] for step in size.steps for index in step.reads if 0 <= index < len(size.views))
 
 
 def _possible(shape: Sequence[int], least: int = OPEN) -> bool:

@@ -19,7 +19,7 @@ def to_json(program: Program) -> bytes:
 
     Example:
         >>> to_json(Program((), ()))
-        b'{"constants":[],"sizes":[]}'
+        b'{"constants":[],"sizes":[],"in_place":null}'
     """
     return msgspec.json.encode(program)
 

@@ -21,7 +21,7 @@ from ...runtime.calls import Observer
 from ...runtime.inputs import Array
 from ...runtime.open_size import Cut, in_even_steps
 from ...runtime.parts import RunPart
-from ...runtime.program import SizeProgram, Step, View, bits_of, bytes_of, offsets_of
+from ...runtime.program import ALIGNMENT, SizeProgram, Step, View, bits_of, bytes_of, offsets_of
 from ...runtime.sizes import OPEN
 from .compiled import CompiledProgram
 from .memory import aligned_memory
@@ -74,6 +74,7 @@ class Execution:
         cuts: The constants that it needs besides those of the model.
         run_part: Runs the parts that kernels do not compute.
         observer: Is told of each step.
+        outside: The outputs whose memory the caller gives.
     """
 
     def __init__(
@@ -84,10 +85,15 @@ class Execution:
         cuts: Sequence[Cut] = (),
         run_part: RunPart | None = None,
         observer: Observer | None = None,
+        outside: Sequence[int] = (),
     ) -> None:
         self._size = size
+        self._outside = outside
+        self._placed: Sequence[Array] = ()
         self._kernels, self._run_part, self._observer = kernels, run_part, observer
-        outputs = [bytes_of(info.shape, info.dtype) for info in self._size.outputs]
+        outputs = [
+            0 if index in outside else bytes_of(info.shape, info.dtype) for index, info in enumerate(self._size.outputs)
+        ]
         blocks = [*self._size.storage, *outputs]
         *offsets, total = offsets_of(blocks)
         memory = aligned_memory(total)
@@ -99,16 +105,21 @@ class Execution:
         }
         self._arrays = [self._array(view) for view in self._size.views]
         self.outputs = [
-            None if OPEN in info.shape else _array_in(memory, bytes_, info.shape, info.dtype)
-            for memory, bytes_, info in zip(self._pieces["output"], outputs, self._size.outputs, strict=True)
+            None if OPEN in info.shape or index in outside else _array_in(memory, bytes_, info.shape, info.dtype)
+            for index, (memory, bytes_, info) in enumerate(
+                zip(self._pieces["output"], outputs, self._size.outputs, strict=True)
+            )
         ]
         self._prepare()
 
     def _array(self, view: View) -> Array | None:
         """The array of a view, if it is known before a call."""
-        if view.memory == "input" or OPEN in view.shape:
+        if view.memory == "input" or OPEN in view.shape or self._is_outside(view):
             return None
         return _array_in(self._pieces[view.memory][view.index][view.offset :], view.bytes, view.shape, view.dtype)
+
+    def _is_outside(self, view: View) -> bool:
+        return view.memory == "output" and view.index in self._outside
 
     def _prepare(self) -> None:
         """Makes the structures of tensors, arguments and steps."""
@@ -140,6 +151,30 @@ class Execution:
         self._first = _address(self._steps)
         self._runs = _runs(steps)
 
+    def place(self, arrays: Sequence[Array]) -> None:
+        """Gives the outputs outside their memory, for the executions that follow.
+
+        Args:
+            arrays: An array for each of them: contiguous, and aligned as views are. Nothing else of them is kept than
+                this object, so that whoever owns it can empty it.
+
+        Raises:
+            ValueError: One is of another shape, or begins where kernels cannot write it.
+        """
+        if arrays is self._placed:
+            return
+        addresses = dict(zip(self._outside, map(_address, arrays), strict=True))
+        for index, array in zip(self._outside, arrays, strict=True):
+            wanted = self._size.outputs[index].shape
+            if array.shape != wanted or addresses[index] % ALIGNMENT or not array.flags.c_contiguous:
+                raise ValueError(
+                    f"output {index} cannot be written to the memory of {array.shape} at {addresses[index]}"
+                )
+        for position, view in enumerate(self._size.views):
+            if self._is_outside(view):
+                self._data[position] = addresses[view.index]
+        self._placed = arrays
+
     def run(self, addresses: Sequence[int], inputs: Sequence[Array]) -> Sequence[Array]:
         """Executes the program.
 
@@ -148,7 +183,7 @@ class Execution:
             inputs: The inputs as arrays.
 
         Returns:
-            The outputs. Their memory is that of the next execution, too.
+            The outputs but for those outside. Their memory is that of the next execution, too.
 
         Raises:
             Exception: Whatever a kernel, a part or the observer raises.
@@ -190,13 +225,13 @@ class Execution:
         assert all(array is not None for array in read)
         if step.kind == "copy":
             (target,) = step.writes
-            written = self._arrays[target]
+            written = self._argument(target, inputs, made)
             assert written is not None
             np.copyto(written, read[0].reshape(written.shape), casting="no")  # type: ignore[union-attr]
             return
         if self._run_part is None:
             raise RuntimeError(f"part {step.name} of a program needs somebody who runs it")
-        memory = [self._arrays[view] for view in step.writes]
+        memory = [self._argument(view, inputs, made) for view in step.writes]
         results = self._run_part(int(step.name), read, memory)  # type: ignore[arg-type]
         for view, array, result in zip(step.writes, memory, results, strict=True):
             if array is None:
@@ -211,10 +246,14 @@ class Execution:
         view = self._size.views[position]
         if view.memory == "input":
             return inputs[view.index].reshape(view.shape)
+        if self._is_outside(view):
+            array: Array = self._placed[self._outside.index(view.index)].reshape(view.shape)
+            return array
         return made.get(view.index) if OPEN in view.shape else self._arrays[position]
 
     def _results(self, made: Mapping[int, Array]) -> Sequence[Array]:
-        return [made[index] if array is None else array for index, array in enumerate(self.outputs)]
+        outputs = enumerate(self.outputs)
+        return [made[index] if array is None else array for index, array in outputs if index not in self._outside]
 
 
 def _cut(compiled: CompiledProgram, cut: Cut) -> Array:

@@ -1,7 +1,9 @@
 """Keys and values of the tokens so far: slots of one piece of memory for all states of a shape.
 
 slots 0 to length - 1     the tokens
-the slots behind them     zeros, or what earlier sequences left there; the mask hides them
+the slots behind them     zeros, which the mask hides
+
+What is hidden is multiplied by zero, so it has to be a number: a sequence that overflows must leave nothing behind.
 """
 
 from __future__ import annotations
@@ -59,7 +61,18 @@ class Cache:
             for index, position in enumerate(members)
         }
         self.slots, self._groups = slots, groups
+        self.arrays.clear()  # whoever keeps it keeps no memory
         self.arrays = [by_position[position] for position in range(len(self.infos))]
+
+    def shorten(self, length: int) -> None:
+        """Forgets the last tokens.
+
+        Args:
+            length: How many remain.
+        """
+        for group in self._groups:
+            group.at(length, self.length - length)[...] = 0
+        self.length = length
 
     def take(self, begin: int, count: int) -> None:
         """Makes rows that a step has written the next tokens.

@@ -42,6 +42,8 @@ class Decoder:
     Attributes:
         model: The model.
         capacity: The most tokens of a sequence.
+        in_place: Whether a step writes the new rows where they stay; otherwise it copies the cache.
+        length: How many tokens the cache holds.
 
     Raises:
         InputError: The model is no such decoder, its states do not fit together, or it places tokens by the number of
@@ -70,13 +72,18 @@ class Decoder:
         return self._form.capacity
 
     @property
+    def in_place(self) -> bool:
+        """Whether a step writes the new rows into the cache; otherwise each step copies the whole cache."""
+        return self._steps.in_place
+
+    @property
     def length(self) -> int:
         """How many tokens the cache holds. The last token of a generation is not among them before it is continued."""
         return self._steps.cache.length
 
     def reset(self) -> None:
         """Begins another sequence."""
-        self._steps.reset()
+        self._steps.cache.shorten(0)
         self._next = None
 
     def feed(self, ids: Iterable[int]) -> Array:
@@ -167,7 +174,7 @@ class Decoder:
                 if self.length - before == len(tokens):
                     return logits
         except BaseException:
-            self._steps.cache.length = before  # interrupted, or a kernel has failed: as if nothing had been fed
+            self._steps.cache.shorten(before)  # interrupted, or a kernel has failed: as if nothing had been fed
             raise
 
     def _expect_room(self, tokens: int, wanted: int | None) -> int:
@@ -212,7 +219,7 @@ class Decoder:
             while steps.cache.length < len(_TRIED):
                 logits = steps.run(_TRIED[steps.cache.length :], step)
             tried.append(logits.astype(np.float64))
-            steps.reset()
+            steps.cache.shorten(0)
         error = np.abs(tried[0] - tried[1]).max() / max(np.abs(tried[0]).max(), np.finfo(np.float64).tiny)
         if not error <= _LEVEL:
             raise InputError(

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import InputError, shown
+from ..program import State
 from ..sizes import Size, described, sizes_in_words
-from .states import State, find_states
+from .states import find_states
 
 TOKENS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 """What exporters call the tokens of a chunk, the mask over slots and chunk, the places of tokens, and the result."""

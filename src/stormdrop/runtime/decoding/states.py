@@ -8,28 +8,13 @@ present_0      ->  past_0
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ...errors import InputError, shown
+from ..program import State
 from ..sizes import Size, TensorInfo
 
 CONVENTIONS = (("present.", "past_key_values."), ("present.", "past."), ("present_", "past_"))
 """How the names of an output and of its input begin; the rest is the same."""
-
-
-@dataclass(frozen=True)
-class State:
-    """A tensor that grows by the rows of each step.
-
-    Attributes:
-        input: The position of the input, the rows so far.
-        output: The position of the output, these rows and the new ones behind them.
-        axis: The axis of the rows.
-    """
-
-    input: int
-    output: int
-    axis: int
 
 
 def find_states(model: str, sizes: Sequence[Size], declared: Mapping[str, str] | None = None) -> tuple[State, ...]:

@@ -1,0 +1,5 @@
+"""States of decoders that are written in place, so that no step copies the cache.
+
+in_place.py      the program of each size with such states
+written_rows.py  the kernel of a concatenation that writes the new rows only
+"""
