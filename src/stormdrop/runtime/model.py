@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import ArtifactError, InputError, one_line
 from .calling import CallableModel
 from .calls import ModelCalls
+from .decoding.states import states_by_name
 from .device.calls import DeviceCalls
 from .device.code import read_files
 from .device.opening import open_device
@@ -24,7 +25,7 @@ from .library import NativeModel, library_of
 from .metadata import Metadata
 from .native_calls import NativeCalls
 from .parts import PartCalls, Parts
-from .program import program_of
+from .program import State, program_of
 
 
 class CompiledModel(CallableModel):
@@ -132,6 +133,7 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
         if metadata.device:
             return _on_device(path, files, parts, _threads_of(threads))
         calls = PartCalls(metadata.name, parts.run) if parts else None
+        states = _states(files)
         library, weights = library_of(metadata.name, *files.library()), files.weights()
         try:
             native = NativeModel(library, weights, threads or 0, calls.function if calls else None)
@@ -143,8 +145,20 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
     native.check_agreement(str(path), metadata.sizes)
     if parts is not None:
         parts.prepare(native.threads)
-    native_calls = NativeCalls(native, calls, len(metadata.inputs), len(metadata.outputs))
+    counts = len(metadata.inputs), len(metadata.outputs), len(metadata.sizes)
+    native_calls = NativeCalls(native, calls, *counts, states)
     return CompiledModel(native_calls, metadata, path, native.threads)
+
+
+def _states(files: OpenFolder) -> tuple[State, ...]:
+    """The states that a native model writes in place. Its program is read only if it has some by their names."""
+    if not states_by_name(files.metadata.sizes):
+        return ()
+    try:
+        program = program_of(json.loads(files.read(PROGRAM)))
+    except ValueError as error:
+        raise ArtifactError(f"{files.metadata.name}: {PROGRAM} cannot be read: {one_line(error)}") from error
+    return () if program.in_place is None else program.in_place.states
 
 
 def _threads_of(threads: int | None) -> int:

@@ -9,14 +9,16 @@ import numpy as np
 
 from ..errors import ArtifactError
 from .calls import ModelCalls
-from .inputs import Array, Given, Wanted, address_of, copy_rows
+from .inputs import Array, Given, Wanted, address_of, check_memory, copy_rows
 from .library import NativeModel
 from .parts import PartCalls
+from .program import State
 from .sizes import OPEN
 
 _SMALL = 1 << 13  # bytes of an output that is copied faster than memory for it is aligned
 _ALIGNMENT = 64
 
+_EMPTY: Array = np.empty(0, np.uint8)
 _empty, _byte = np.empty, np.dtype(np.uint8)
 
 
@@ -28,27 +30,58 @@ class NativeCalls(ModelCalls):
         parts: Its parts that onnxruntime runs, if it has some.
         inputs: The number of its inputs.
         outputs: The number of its outputs.
+        sizes: The number of its sizes. Behind them the library has one for each that writes its states in place.
+        states: These states; none if it has no such sizes.
     """
 
     times_itself = True
 
-    def __init__(self, native: NativeModel, parts: PartCalls | None, inputs: int, outputs: int) -> None:
+    def __init__(
+        self,
+        native: NativeModel,
+        parts: PartCalls | None,
+        inputs: int,
+        outputs: int,
+        sizes: int = 0,
+        states: tuple[State, ...] = (),
+    ) -> None:
         self._native, self._run, self._handle = native, native.run, native.handle
         self._parts = parts
+        self._sizes, self.states = sizes, states
+        self._unread = {state.input for state in states}
         self._inputs, self._outputs = ctypes.c_void_p * inputs, ctypes.c_void_p * outputs
 
     def __call__(self, given: Given) -> list[Array]:
         wanted, rows, arrays = given
         inputs, outputs, _read, made = self._memory(wanted, arrays)  # what is read lives until the end of the call
-        if self._parts is None:
-            if self._run(self._handle, wanted.index, inputs, outputs, None):
-                raise ArtifactError(self._native.error())
-        else:
-            with self._parts.call(made) as call:
-                failed = self._run(self._handle, wanted.index, inputs, outputs, None)
-            if failed:
-                raise call.error or ArtifactError(self._native.error())
+        self._execute(wanted.index, inputs, outputs, made)
         return made if rows is None else [value[:rows].copy() for value in made]
+
+    def step(self, given: Given, memory: list[Array]) -> list[Array]:
+        wanted, _, arrays = given
+        pairs = zip(arrays, wanted.inputs, strict=True)
+        read = [_EMPTY if at in self._unread else _ready(value, each) for at, (value, each) in enumerate(pairs)]
+        written = {state.output: array for state, array in zip(self.states, memory, strict=True)}
+        for at, array in written.items():
+            check_memory(at, array, wanted.outputs[at][2])
+        made = [
+            written[at] if at in written else _memory_for(shape, dtype)
+            for at, (_, dtype, shape) in enumerate(wanted.outputs)
+        ]
+        inputs, outputs = self._inputs(*map(address_of, read)), self._outputs(*map(address_of, made))
+        self._execute(self._sizes + wanted.index, inputs, outputs, made)
+        return [array for at, array in enumerate(made) if at not in written]
+
+    def _execute(self, size: int, inputs: Any, outputs: Any, made: list[Array]) -> None:
+        """Runs a size on addresses. Raises `ArtifactError` if a kernel or a part fails."""
+        if self._parts is None:
+            if self._run(self._handle, size, inputs, outputs, None):
+                raise ArtifactError(self._native.error())
+            return
+        with self._parts.call(made) as call:
+            failed = self._run(self._handle, size, inputs, outputs, None)
+        if failed:
+            raise call.error or ArtifactError(self._native.error())
 
     def profile(self, given: Given) -> list[tuple[str, float]]:
         wanted, _, arrays = given

@@ -229,7 +229,11 @@ def program_of(document: Mapping[str, Any]) -> Program:
 
     try:
         constants = tuple(Constant(**{**each, "shape": tuple(each["shape"])}) for each in document["constants"])
-        return Program(constants, tuple(map(size, document["sizes"])))
+        found = document.get("in_place")
+        in_place = found and InPlace(
+            tuple(State(**state) for state in found["states"]), tuple(map(size, found["sizes"]))
+        )
+        return Program(constants, tuple(map(size, document["sizes"])), in_place)
     except (KeyError, TypeError) as error:
         raise ValueError(f"it is no program: {error}") from error
 

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import stormdrop as sd
+from stormdrop import runtime
 from stormdrop.errors import ArtifactError, InputError
 from stormdrop.model.artifact.artifact import CompiledModel
 from stormdrop.model.decoder import Decoder
@@ -121,6 +122,13 @@ def test_a_failing_callback_leaves_the_sequence_whole(model: CompiledModel, orig
     with pytest.raises(KeyError, match="full disk"):
         decoder.generate(PROMPT, 5, on_token=fail)
     assert decoder.generate([], 4) == greedy(origin, PROMPT, 5)[1:]
+
+
+def test_a_native_model_needs_neither_tvm_nor_copies(origin: onnx.ModelProto, tmp_path: Path) -> None:
+    compiled(origin, out=tmp_path / "native.sd", native=True)
+    for decoder in (sd.Decoder(tmp_path / "native.sd"), runtime.Decoder(runtime.load(tmp_path / "native.sd"))):
+        assert decoder.in_place
+        assert decoder.generate(PROMPT, 20) == greedy(origin, PROMPT, 20)
 
 
 @pytest.mark.parametrize("native", [False, True])

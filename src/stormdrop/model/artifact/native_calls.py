@@ -51,11 +51,17 @@ class NativeCalls(ModelCalls):
         model = NativeModel(native.library, native.weights, threads, part)
         model.check_agreement(self._metadata.name, self._metadata.all_sizes)
         inputs, outputs = len(self._metadata.inputs), len(self._metadata.outputs)
-        self._calls = native_calls.NativeCalls(model, self._parts, inputs, outputs)
+        in_place = self._compiled.program.in_place
+        self.states = () if in_place is None else in_place.states
+        sizes = len(self._compiled.program.sizes)
+        self._calls = native_calls.NativeCalls(model, self._parts, inputs, outputs, sizes, self.states)
         self._process = os.getpid()
 
     def __call__(self, given: Given) -> list[Array]:
         return self._here()(given)
+
+    def step(self, given: Given, memory: list[Array]) -> list[Array]:
+        return self._here().step(given, memory)
 
     def profile(self, given: Given) -> list[tuple[str, float]]:
         return self._here().profile(given)

@@ -119,7 +119,7 @@ def build(
     try:
         infos = [(each.inputs, each.outputs) for each in graph.sizes]
         functions = {symbol: graph.tasks[index].function for symbol, index in symbols.items()}
-        program, calls = _linked(graph.name, mods, infos, marks, library, target, functions)
+        program, calls = _linked(mods, infos, marks, library, target, functions)
     except ModelError as error:
         raise ModelError(f"{graph.name}: {error}") from error
     except Exception as error:
@@ -243,7 +243,6 @@ def apply_variants(
 
 
 def _linked(
-    name: str,
     mods: Sequence[tvm.IRModule],
     infos: Sequence[tuple[Sequence[TensorInfo], Sequence[TensorInfo]]],
     marks: Sequence[Marks],
@@ -254,7 +253,6 @@ def _linked(
     """The program of the modules of all sizes, with the kernels of the library, and the calls of an execution of each.
 
     Args:
-        name: The name of the model.
         mods: The modules.
         infos: The inputs and outputs of each.
         marks: The layers of the variables of each.
@@ -272,7 +270,7 @@ def _linked(
         program, constants = derive_program(mod, [Main(main_name(at), *each) for at, each in enumerate(infos)])
     kernels = {symbol: mod[symbol] for symbol in program.kernels}
     if not isinstance(target, Gpu):
-        program = with_states_in_place(name, program, functions, partial(_added, library, plain_schedules(target)))
+        program = with_states_in_place(program, functions, partial(_added, library, plain_schedules(target)))
         kernels |= {symbol: library.function(symbol) for symbol in program.kernels if symbol not in kernels}
         return CompiledProgram(program, library.modules(kernels), constants), calls
     added = kernels.keys() - scheduled  # by the pass; for a CPU they need no schedule

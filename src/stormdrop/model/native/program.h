@@ -70,7 +70,7 @@ typedef struct {
   const char *name;
   const sd_size *sizes;
   const uint8_t *alignments; /* Where each input has to begin: at a multiple of so many bytes. */
-  int32_t size_count, input_count, output_count;
+  int32_t size_count, listed_count, input_count, output_count;
   bool parts, keep_denormals;
   bool needs_tvm; /* A kernel calls a function of TVM. */
   uint64_t constants_bytes;

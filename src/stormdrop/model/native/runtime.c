@@ -128,7 +128,7 @@ void stormdrop_close(stormdrop_model *model) {
 }
 
 const char *stormdrop_name(const stormdrop_model *model) { return model->program->name; }
-int32_t stormdrop_sizes(const stormdrop_model *model) { return model->program->size_count; }
+int32_t stormdrop_sizes(const stormdrop_model *model) { return model->program->listed_count; }
 int32_t stormdrop_inputs(const stormdrop_model *model) { return model->program->input_count; }
 int32_t stormdrop_outputs(const stormdrop_model *model) { return model->program->output_count; }
 int32_t stormdrop_threads(const stormdrop_model *model) { return model->threads; }
@@ -425,7 +425,7 @@ static int execute(stormdrop_model *model, int32_t index, const void *const *inp
   const sd_program *program = model->program;
   const sd_size *size = size_of(model, index);
   if (!size) {
-    sd_fail("%s: has no size %d; it has %d", program->name, index, program->size_count);
+    sd_fail("%s: has no size %d; it has %d", program->name, index, program->listed_count);
     return -1;
   }
   const char *why = NULL;

@@ -61,7 +61,7 @@ def source_of(
         if not _IDENTIFIER.fullmatch(kernel):
             raise ArtifactError(f"{shown(name)}: {shown(kernel)!r} is no name of a kernel in C")
     shapes = _Shapes()
-    sizes = [_Size(program, size, index, shapes) for index, size in enumerate(program.sizes)]
+    sizes = [_Size(program, size, index, shapes) for index, size in enumerate(program.all_sizes)]
     inputs = program.sizes[0].inputs if program.sizes else ()
     alignments = [np.dtype(_numpy(each.dtype)).itemsize if each.name in anywhere else ALIGNMENT for each in inputs]
     opened = any(OPEN in view.shape for size in program.sizes for view in size.views)
@@ -71,6 +71,7 @@ def source_of(
         "sizes": "sizes",
         "alignments": "alignments",
         "size_count": len(sizes),
+        "listed_count": len(program.sizes),
         "input_count": len(inputs),
         "output_count": len(program.sizes[0].outputs) if program.sizes else 0,
         "parts": _boolean(parts),

@@ -89,7 +89,11 @@ int32_t stormdrop_threads(const stormdrop_model *model);
 const stormdrop_pool *stormdrop_pool_of(const stormdrop_model *model);
 
 /* Runs the model at a size on the caller's memory: an array for each input and output. Arrays that begin at a multiple
- * of 64 bytes are used in place, others are copied. Inputs and outputs do not overlap. Returns 0, or -1 on an error. */
+ * of 64 bytes are used in place, others are copied. Inputs and outputs do not overlap. Returns 0, or -1 on an error.
+ *
+ * A decoder that can write its states in place has one size more for each of its sizes, behind these. The array of the
+ * output of a state has the former rows then, begins at a multiple of 64 bytes, and gets the new rows; that of the
+ * input is not read and may be NULL. */
 int stormdrop_run(stormdrop_model *model, int32_t size, const void *const *inputs, void *const *outputs, void *call);
 
 /* The steps of an execution: how many, and what each one is called. NULL if there is none. */

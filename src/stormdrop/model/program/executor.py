@@ -18,10 +18,10 @@ import numpy as np
 
 from ...errors import ModelError
 from ...runtime.calls import Observer
-from ...runtime.inputs import Array
+from ...runtime.inputs import Array, check_memory
 from ...runtime.open_size import Cut, in_even_steps
 from ...runtime.parts import RunPart
-from ...runtime.program import ALIGNMENT, SizeProgram, Step, View, bits_of, bytes_of, offsets_of
+from ...runtime.program import SizeProgram, Step, View, bits_of, bytes_of, offsets_of
 from ...runtime.sizes import OPEN
 from .compiled import CompiledProgram
 from .memory import aligned_memory
@@ -165,11 +165,7 @@ class Execution:
             return
         addresses = dict(zip(self._outside, map(_address, arrays), strict=True))
         for index, array in zip(self._outside, arrays, strict=True):
-            wanted = self._size.outputs[index].shape
-            if array.shape != wanted or addresses[index] % ALIGNMENT or not array.flags.c_contiguous:
-                raise ValueError(
-                    f"output {index} cannot be written to the memory of {array.shape} at {addresses[index]}"
-                )
+            check_memory(index, array, self._size.outputs[index].shape)
         for position, view in enumerate(self._size.views):
             if self._is_outside(view):
                 self._data[position] = addresses[view.index]

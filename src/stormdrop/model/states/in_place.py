@@ -14,8 +14,7 @@ from dataclasses import replace
 
 from tvm.tirx import PrimFunc
 
-from ...errors import InputError
-from ...runtime.decoding.states import find_states
+from ...runtime.decoding.states import states_by_name
 from ...runtime.program import InPlace, Program, SizeProgram, State, Step
 from ...runtime.sizes import Size
 from .written_rows import written_rows
@@ -24,11 +23,10 @@ AddKernel = Callable[[PrimFunc, str], str]
 """Schedules a function and compiles it with the others. It returns the symbol of the kernel for a name."""
 
 
-def with_states_in_place(name: str, program: Program, functions: Mapping[str, PrimFunc], add: AddKernel) -> Program:
+def with_states_in_place(program: Program, functions: Mapping[str, PrimFunc], add: AddKernel) -> Program:
     """The program with what writes its states in place, if it has states by their names.
 
     Args:
-        name: The name of the model, for messages.
         program: The program.
         functions: What kernels compute, by their symbols.
         add: Adds a kernel.
@@ -37,10 +35,7 @@ def with_states_in_place(name: str, program: Program, functions: Mapping[str, Pr
         The program; as it is if a tensor of another name is a state, or if a state is not one concatenation at every
         size whose input nothing else reads. A decoder then copies its cache in each step.
     """
-    try:
-        states = find_states(name, [Size(size.inputs, size.outputs) for size in program.sizes])
-    except InputError:  # names of states, and tensors that are none
-        return program
+    states = states_by_name([Size(size.inputs, size.outputs) for size in program.sizes])
     if not states:
         return program
     rows = _Rows(functions, add)
@@ -83,7 +78,20 @@ def _in_place(size: SizeProgram, states: tuple[State, ...], rows: _Rows) -> Size
         if changed is None:
             return None
         steps[readers[0]] = changed
-    return replace(size, steps=tuple(steps))
+    return _of_used_views(replace(size, steps=tuple(steps)))
+
+
+def _of_used_views(size: SizeProgram) -> SizeProgram:
+    """The program without views that no step has as an argument, as those of inputs that are no longer read."""
+    used = sorted({view for step in size.steps for view in step.arguments})
+    place = {old: new for new, old in enumerate(used)}
+    steps = tuple(
+        replace(
+            step, reads=tuple(map(place.__getitem__, step.reads)), writes=tuple(map(place.__getitem__, step.writes))
+        )
+        for step in size.steps
+    )
+    return replace(size, views=tuple(size.views[view] for view in used), steps=steps)
 
 
 def _changed(size: SizeProgram, step: Step, past: set[int], state: State, rows: _Rows) -> Step | None:
