@@ -54,9 +54,9 @@ class ModelCalls:
 
         Args:
             given: The inputs of the call. Those of the states are not read, and may be anything.
-            memory: An array for each state, of the shape of its output and aligned as kernels want it: the rows so far
-                are in it, and the new ones are written behind them. The same list as before has the same arrays; it
-                is emptied when these are no longer needed, because it may be kept.
+            memory: An array for each state, of the shape of its output as `State.in_memory` has it, and aligned as
+                kernels want it: the rows so far are in it, and the new ones are written behind them. The same list as
+                before has the same arrays; it is emptied when these are no longer needed, because it may be kept.
 
         Returns:
             The other outputs in their order. The arrays belong to the caller.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import ArtifactError, InputError, one_line
 from .open_size import OpenSize, Sizes
-from .program import ALIGNMENT
+from .program import ALIGNMENT, State
 from .sizes import Size, lacking_size, shapes_in_words
 
 Array = NDArray[Any]
@@ -254,19 +254,21 @@ def address_of(array: Array) -> int:
         return int(array.ctypes.data)
 
 
-def check_memory(output: int, array: Array, shape: tuple[int, ...]) -> None:
+def check_memory(state: State, array: Array, shape: tuple[int, ...]) -> None:
     """Checks memory that a step of a decoder is to write.
 
     Args:
-        output: The position of the output.
+        state: The state that it is for.
         array: What the caller gives.
         shape: The shape of the output.
 
     Raises:
         ValueError: It has another shape, gaps, or begins where kernels cannot write.
     """
-    if array.shape != shape or not array.flags.c_contiguous or address_of(array) % ALIGNMENT:
-        raise ValueError(f"output {output} cannot be written to the memory of {array.shape} at {address_of(array):#x}")
+    if array.shape != state.in_memory(shape) or not array.flags.c_contiguous or address_of(array) % ALIGNMENT:
+        raise ValueError(
+            f"output {state.output} cannot be written to the memory of {array.shape} at {address_of(array):#x}"
+        )
 
 
 def dtype_of(name: str) -> Any:

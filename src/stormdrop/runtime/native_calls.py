@@ -62,8 +62,8 @@ class NativeCalls(ModelCalls):
         pairs = zip(arrays, wanted.inputs, strict=True)
         read = [_EMPTY if at in self._unread else _ready(value, each) for at, (value, each) in enumerate(pairs)]
         written = {state.output: array for state, array in zip(self.states, memory, strict=True)}
-        for at, array in written.items():
-            check_memory(at, array, wanted.outputs[at][2])
+        for state, array in zip(self.states, memory, strict=True):
+            check_memory(state, array, wanted.outputs[state.output][2])
         made = [
             written[at] if at in written else _memory_for(shape, dtype)
             for at, (_, dtype, shape) in enumerate(wanted.outputs)

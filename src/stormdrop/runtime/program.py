@@ -140,11 +140,27 @@ class State:
         input: The position of the input, the rows so far.
         output: The position of the output, these rows and the new ones behind them.
         axis: The axis of the rows.
+        order: Which axis of the output each axis of its memory is, where it is written in place; as it is if empty.
+
+    Example:
+        >>> keys = State(3, 1, axis=2, order=(0, 1, 3, 2))
+        >>> keys.in_memory((1, 12, 65, 64)), keys.place
+        ((1, 12, 64, 65), 3)
     """
 
     input: int
     output: int
     axis: int
+    order: tuple[int, ...] = ()
+
+    def in_memory(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the memory of a tensor of some shape."""
+        return tuple(shape[axis] for axis in self.order) or shape
+
+    @property
+    def place(self) -> int:
+        """The axis of the rows in memory."""
+        return self.order.index(self.axis) if self.order else self.axis
 
 
 @dataclass(frozen=True)
@@ -231,7 +247,8 @@ def program_of(document: Mapping[str, Any]) -> Program:
         constants = tuple(Constant(**{**each, "shape": tuple(each["shape"])}) for each in document["constants"])
         found = document.get("in_place")
         in_place = found and InPlace(
-            tuple(State(**state) for state in found["states"]), tuple(map(size, found["sizes"]))
+            tuple(State(**{**state, "order": tuple(state["order"])}) for state in found["states"]),
+            tuple(map(size, found["sizes"])),
         )
         return Program(constants, tuple(map(size, document["sizes"])), in_place)
     except (KeyError, TypeError) as error:

@@ -33,12 +33,45 @@ def test_the_new_rows_are_those_of_the_whole() -> None:
     new = rng.normal(size=(NEW, HEADS, WIDTH)).astype("float32")
     past = rng.normal(size=(HEADS, ROWS, WIDTH)).astype("float32")
     rows = written_rows(whole(joined), 1, 1)
-    assert rows is not None
-    assert [tuple(map(int, each.shape)) for each in rows.params] == [(NEW, HEADS, WIDTH), (HEADS, ROWS + NEW, WIDTH)]
+    assert rows is not None and rows.order == (0, 1, 2)
+    assert [tuple(map(int, each.shape)) for each in rows.function.params] == [
+        (NEW, HEADS, WIDTH),
+        (HEADS, ROWS + NEW, WIDTH),
+    ]
     (right,) = evaluate(whole(joined), [new, past])
-    (written,) = evaluate(rows, [new])
+    (written,) = evaluate(rows.function, [new])
     np.testing.assert_array_equal(written[:, ROWS:], right[:, ROWS:])
     np.testing.assert_array_equal(right[:, :ROWS], past)
+
+
+def reader(value: Any, shape: tuple[int, ...]) -> tirx.PrimFunc:
+    """A function of what `whole` makes."""
+    made = te.placeholder((HEADS, ROWS + NEW, WIDTH), name="made")
+    return te.create_prim_func([made, te.compute(shape, lambda *at: value(made, *at), name="read")])
+
+
+def test_the_new_rows_as_their_reader_turns_them() -> None:
+    turned = reader(lambda made, h, d, i: made[h, i, d], (HEADS, WIDTH, ROWS + NEW))
+    rows = written_rows(whole(joined), 1, 1, turned)
+    assert rows is not None and rows.order == (0, 2, 1)
+    rng = np.random.default_rng(0)
+    new = rng.normal(size=(NEW, HEADS, WIDTH)).astype("float32")
+    (right,) = evaluate(whole(joined), [new, np.zeros((HEADS, ROWS, WIDTH), "float32")])
+    (written,) = evaluate(rows.function, [new])
+    np.testing.assert_array_equal(written[:, :, ROWS:], right[:, ROWS:].swapaxes(1, 2))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        reader(lambda made, h, d, i: made[h, i, d] * 0.5, (HEADS, WIDTH, ROWS + NEW)),
+        reader(lambda made, h, i, d: made[h // 2, i, d], (2 * HEADS, ROWS + NEW, WIDTH)),
+        reader(lambda made, h, i, d: made[h, i + NEW, d], (HEADS, ROWS, WIDTH)),
+    ],
+    ids=["scaled", "repeated", "a part"],
+)
+def test_a_reader_that_does_more_is_none(other: tirx.PrimFunc) -> None:
+    assert written_rows(whole(joined), 1, 1, other) is None
 
 
 def test_other_forms_of_the_choice() -> None:

@@ -60,11 +60,10 @@ class InProcessCalls(ModelCalls):
         if in_place is None:
             return
         self.states = in_place.states
-        outside = [state.output for state in in_place.states]
 
         def stepping(wanted: Wanted) -> Entry:
             program = in_place.sizes[wanted.index]
-            return Entry(Execution(compiled, kernels, program, (), run_part, observer, outside), {})
+            return Entry(Execution(compiled, kernels, program, (), run_part, observer, in_place.states), {})
 
         def stepping_machine() -> Machine:
             return Machine(stepping, first)

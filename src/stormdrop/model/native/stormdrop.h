@@ -92,7 +92,7 @@ const stormdrop_pool *stormdrop_pool_of(const stormdrop_model *model);
  * of 64 bytes are used in place, others are copied. Inputs and outputs do not overlap. Returns 0, or -1 on an error.
  *
  * A decoder that can write its states in place has one size more for each of its sizes, behind these. The array of the
- * output of a state has the former rows then, begins at a multiple of 64 bytes, and gets the new rows; that of the
+ * output of a state has the former rows then, in the order of axes that program.json states, begins at a multiple of 64 bytes, and gets the new rows; that of the
  * input is not read and may be NULL. */
 int stormdrop_run(stormdrop_model *model, int32_t size, const void *const *inputs, void *const *outputs, void *call);
 

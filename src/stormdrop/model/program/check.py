@@ -122,6 +122,8 @@ def _check_in_place(sizes: Sequence[SizeProgram], in_place: InPlace) -> None:
                 raise ValueError(
                     f"input {past.name!r} and output {present.name!r} are no state along axis {state.axis}"
                 )
+            if state.order and sorted(state.order) != list(range(len(past.shape))):
+                raise ValueError(f"the axes of output {present.name!r} cannot be in the order {list(state.order)}")
             if any(view.memory == "input" and view.index == state.input for view in _read_views(size)):
                 raise ValueError(f"a step reads input {past.name!r}, which is written in place")
 

@@ -21,7 +21,7 @@ from ...runtime.calls import Observer
 from ...runtime.inputs import Array, check_memory
 from ...runtime.open_size import Cut, in_even_steps
 from ...runtime.parts import RunPart
-from ...runtime.program import SizeProgram, Step, View, bits_of, bytes_of, offsets_of
+from ...runtime.program import SizeProgram, State, Step, View, bits_of, bytes_of, offsets_of
 from ...runtime.sizes import OPEN
 from .compiled import CompiledProgram
 from .memory import aligned_memory
@@ -74,7 +74,7 @@ class Execution:
         cuts: The constants that it needs besides those of the model.
         run_part: Runs the parts that kernels do not compute.
         observer: Is told of each step.
-        outside: The outputs whose memory the caller gives.
+        outside: The states whose outputs have the caller's memory.
     """
 
     def __init__(
@@ -85,14 +85,15 @@ class Execution:
         cuts: Sequence[Cut] = (),
         run_part: RunPart | None = None,
         observer: Observer | None = None,
-        outside: Sequence[int] = (),
+        outside: Sequence[State] = (),
     ) -> None:
         self._size = size
-        self._outside = outside
+        self._states, self._outside = outside, [state.output for state in outside]
         self._placed: Sequence[Array] = ()
         self._kernels, self._run_part, self._observer = kernels, run_part, observer
         outputs = [
-            0 if index in outside else bytes_of(info.shape, info.dtype) for index, info in enumerate(self._size.outputs)
+            0 if index in self._outside else bytes_of(info.shape, info.dtype)
+            for index, info in enumerate(self._size.outputs)
         ]
         blocks = [*self._size.storage, *outputs]
         *offsets, total = offsets_of(blocks)
@@ -105,7 +106,7 @@ class Execution:
         }
         self._arrays = [self._array(view) for view in self._size.views]
         self.outputs = [
-            None if OPEN in info.shape or index in outside else _array_in(memory, bytes_, info.shape, info.dtype)
+            None if OPEN in info.shape or index in self._outside else _array_in(memory, bytes_, info.shape, info.dtype)
             for index, (memory, bytes_, info) in enumerate(
                 zip(self._pieces["output"], outputs, self._size.outputs, strict=True)
             )
@@ -164,8 +165,8 @@ class Execution:
         if arrays is self._placed:
             return
         addresses = dict(zip(self._outside, map(_address, arrays), strict=True))
-        for index, array in zip(self._outside, arrays, strict=True):
-            check_memory(index, array, self._size.outputs[index].shape)
+        for state, array in zip(self._states, arrays, strict=True):
+            check_memory(state, array, self._size.outputs[state.output].shape)
         for position, view in enumerate(self._size.views):
             if self._is_outside(view):
                 self._data[position] = addresses[view.index]

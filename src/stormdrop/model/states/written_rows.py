@@ -3,14 +3,15 @@
     out[h, 0:64, :] = past[h, :, :]                            out[h, 64 + i, :] = new[i, h, :]
     out[h, 64 + i, :] = new[i, h, :]              ->
 
-Fusion puts what makes the new rows into the same function: transposes, rotations. What is found is proven from the
-function's code: each of the first rows is that of the input, and no other row reads the input.
+The whole output may be turned around by whoever reads it: then the same is done to the new rows only. Fusion puts what
+makes the new rows into the same function: transposes, rotations. What is found is proven from the function's code: each
+of the first rows is that of the input, and no other row reads the input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm.ir import Range, TensorLoad, Var
@@ -19,32 +20,63 @@ from tvm.sym import Analyzer
 from tvm.tirx import PrimFunc
 
 from ...errors import UnsupportedFunction
-from ...ir.expressions import children, is_selection, loads_in, simplified, transform
+from ...ir.expressions import children, is_selection, loads_in, rewrite_loads, simplified, transform
 from ...ir.stages import Axis, Stage, StageGraph, loads_of, shape_of
 from ...ir.workload import canonical
 
 
-def written_rows(function: PrimFunc, past: int, axis: int) -> PrimFunc | None:
+@dataclass(frozen=True)
+class WrittenRows:
+    """What writes the new rows.
+
+    Attributes:
+        function: The function. It leaves the first rows of its output as they are.
+        order: Which axis of the former rows each axis of the output is.
+    """
+
+    function: PrimFunc
+    order: tuple[int, ...]
+
+
+def written_rows(function: PrimFunc, past: int, axis: int, reader: PrimFunc | None = None) -> WrittenRows | None:
     """The function that writes the rows behind those of an input.
 
     Args:
         function: A function with one output, its last parameter.
         past: The position of the input among its parameters.
         axis: The axis of the rows.
+        reader: A function of that output alone. The rows are then those of what it makes.
 
     Returns:
-        The function without that input, which leaves the first rows of its output as they are; None if the first rows
-        of the output are not those of the input, or others depend on it.
+        The function without that input; None if the first rows of the output are not those of the input, perhaps with
+        axes in another order, or others depend on it.
     """
     try:
         graph = canonical(StageGraph.parse(function, gathers=True))
-        return _rows_only(graph, past, axis)
+        return _rows_only(graph if reader is None else _read_by(graph, reader), graph.parameters[past], axis)
     except UnsupportedFunction:
         return None
 
 
-def _rows_only(graph: StageGraph, past: int, axis: int) -> PrimFunc | None:
-    source, out = graph.parameters[past], graph.parameters[-1]
+def _read_by(graph: StageGraph, reader: PrimFunc) -> StageGraph:
+    """The stages of a function and of what reads its output, which is no parameter any more."""
+    behind = canonical(StageGraph.parse(reader, gathers=True))
+    (*inputs, out), whole = graph.parameters, behind.parameters[0]
+    if len(behind.parameters) != 2:
+        raise UnsupportedFunction("the reader has more than one input")
+
+    def joined(stage: Stage) -> Stage:
+        value = rewrite_loads(
+            stage.value, lambda load: out[tuple(load.indices)] if load.source.same_as(whole) else None
+        )
+        return replace(stage, value=value)
+
+    both = StageGraph((*inputs, behind.parameters[1]), (*graph.stages, *map(joined, behind.stages)))
+    return both.inlined(lambda stage: not stage.buffer.same_as(out) and any(stage is each for each in graph.stages))
+
+
+def _rows_only(graph: StageGraph, source: Any, axis: int) -> WrittenRows | None:
+    out = graph.parameters[-1]
     writer = graph.writer(out)
     if (
         writer is None
@@ -56,26 +88,36 @@ def _rows_only(graph: StageGraph, past: int, axis: int) -> PrimFunc | None:
     by_variable = {each.var: each for each in writer.axes}
     if len(writer.axes) != len(whole) or any(index not in by_variable for index in writer.indices):
         return None
-    if not _copies(writer, by_variable[writer.indices[axis]], source, rows):
-        return None
-    behind = _behind(writer, by_variable[writer.indices[axis]], rows)
-    if behind.reads(source):
-        return None
-    stages = [behind if stage is writer else stage for stage in graph.stages]
-    needed = {out, *loads_of(stages)}  # what makes the first rows only is not
-    parameters = tuple(each for each in graph.parameters if not each.same_as(source))
-    return StageGraph(parameters, tuple(stage for stage in stages if stage.buffer in needed)).function()
+    for along in (by_variable[index] for index in writer.indices):
+        order = _order(writer, along, source, rows) if along.extent > rows else None
+        if order is None or order.index(axis) != writer.indices.index(along.var):
+            continue
+        behind = _behind(writer, along, rows)
+        if behind.reads(source):
+            return None
+        stages = [behind if stage is writer else stage for stage in graph.stages]
+        needed = {out, *loads_of(stages)}  # what makes the first rows only is not
+        parameters = tuple(each for each in graph.parameters if not each.same_as(source))
+        left = StageGraph(parameters, tuple(stage for stage in stages if stage.buffer in needed))
+        return WrittenRows(canonical(left).function(), order)
+    return None
 
 
-def _copies(writer: Stage, along: Axis, source: Any, rows: int) -> bool:
-    """Whether the first rows of an output are those of an input."""
+def _order(writer: Stage, along: Axis, source: Any, rows: int) -> tuple[int, ...] | None:
+    """Which axis of an input each axis of an output is, if its first rows are those of the input; else None."""
     analyzer = _within({**_extents(writer), along.var: rows})
     value = _decided(writer.value, analyzer)
     if not isinstance(value, TensorLoad) or not value.source.same_as(source):
-        return False
-    return all(
-        analyzer.can_prove_equal(read, written) for read, written in zip(value.indices, writer.indices, strict=True)
-    )
+        return None
+    read, written = list(value.indices), list(writer.indices)
+    order = []
+    for index, extent in zip(written, shape_of(writer.buffer), strict=True):
+        alike = [at for at, each in enumerate(read) if analyzer.can_prove_equal(each, index)]
+        same = [at for at in alike if shape_of(source)[at] in (extent, rows) and at not in order]
+        if not same:
+            return None
+        order.append(same[0])
+    return tuple(order) if len(order) == len(read) else None
 
 
 def _behind(writer: Stage, along: Axis, rows: int) -> Stage:

@@ -16,7 +16,6 @@ import numpy as np
 
 from ..inputs import Array, address_of, dtype_of
 from ..program import ALIGNMENT
-from ..sizes import TensorInfo
 
 
 @dataclass
@@ -24,7 +23,7 @@ class Cache:
     """The memory of the states of a sequence.
 
     Args:
-        infos: Each state at some capacity.
+        states: The shape of each state at some capacity, and the name of its type.
         axes: The axis of its slots.
 
     Attributes:
@@ -33,7 +32,7 @@ class Cache:
         arrays: The memory of each state: contiguous, and where kernels may read and write it.
     """
 
-    infos: Sequence[TensorInfo]
+    states: Sequence[tuple[tuple[int, ...], str]]
     axes: Sequence[int]
     length: int = 0
     slots: int = 0
@@ -49,9 +48,8 @@ class Cache:
         if slots == self.slots:
             return
         alike: dict[tuple[tuple[int, ...], str, int], list[int]] = {}
-        for position, (info, axis) in enumerate(zip(self.infos, self.axes, strict=True)):
-            shape = (*info.shape[:axis], slots, *info.shape[axis + 1 :])
-            alike.setdefault((shape, info.dtype, axis), []).append(position)
+        for position, ((shape, dtype), axis) in enumerate(zip(self.states, self.axes, strict=True)):
+            alike.setdefault(((*shape[:axis], slots, *shape[axis + 1 :]), dtype, axis), []).append(position)
         groups = [_Group(len(members), *kind) for kind, members in alike.items()]
         for old, new in zip(self._groups, groups, strict=False):
             new.at(0, self.length)[...] = old.at(0, self.length)
@@ -62,7 +60,7 @@ class Cache:
         }
         self.slots, self._groups = slots, groups
         self.arrays.clear()  # whoever keeps it keeps no memory
-        self.arrays = [by_position[position] for position in range(len(self.infos))]
+        self.arrays = [by_position[position] for position in range(len(self.states))]
 
     def shorten(self, length: int) -> None:
         """Forgets the last tokens.

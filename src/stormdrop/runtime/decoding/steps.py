@@ -15,6 +15,7 @@ reaches them. The mask is 1 there, too: a row that sees nothing at all would be 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -42,13 +43,15 @@ class Steps:
 
     def __init__(self, form: Form, sizes: Sequence[Size], calls: ModelCalls) -> None:
         self._form, self._calls = form, calls
-        self.in_place = calls.states == form.states
+        self.in_place = [replace(state, order=()) for state in calls.states] == list(form.states)
         results = len(sizes[0].outputs)
         others = [index for index in range(results) if index not in {state.output for state in form.states}]
         self._logits = others.index(form.logits) if self.in_place else form.logits
         self._prepared = {step: _Prepared(form, step, sizes[step.index]) for step in form.steps}
-        infos = [sizes[form.steps[0].index].inputs[state.input] for state in form.states]
-        self.cache = Cache(infos, [state.axis for state in form.states])
+        infos = sizes[form.steps[0].index].inputs
+        states = calls.states if self.in_place else form.states
+        shapes = [(state.in_memory(infos[state.input].shape), infos[state.input].dtype) for state in states]
+        self.cache = Cache(shapes, [state.place for state in states])
 
     def run(self, tokens: Sequence[int], step: StepSize | None = None) -> Array:
         """Runs a step for the first of some tokens, as many as a step takes.
