@@ -111,6 +111,15 @@ def test_a_mistake_after_many_inputs_is_found_at_once() -> None:
         options.shapes([",".join([*(f"x{index}=1" for index in range(60)), "y"])])
 
 
+def test_states() -> None:
+    assert options.states(["present.*=past.*", "a=b=c"]) == {"present.*": "past.*", "a": "b=c"}
+    for words in (["present.*"], ["=past"], ["present="], ["a=b", "a=c"]):
+        with pytest.raises(
+            InputError, match=f"--state {re.escape(words[-1])}: write an output and the input of the next"
+        ):
+            options.states(words)
+
+
 def test_values_of_inputs() -> None:
     given = options.values(["k=3", "axes=0,1", "scales=[[1,2],[3,4]]", "a=b=true", "eps=1e-3", "none=[]"])
     assert given == {"k": 3, "axes": [0, 1], "scales": [[1, 2], [3, 4]], "a=b": True, "eps": 1e-3, "none": []}

@@ -222,6 +222,15 @@ class ModelFlags:
             "axes=0,1; repeatable. Needed for an input that decides a shape.",
         ),
     ] = None
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="OUTPUT=INPUT",
+            help="An output of a decoder that is an input of its next step, as in 'present.*=past_key_values.*'; "
+            "repeatable. By default names say it.",
+        ),
+    ] = None
     samples: Annotated[
         Path | None,
         typer.Option(
@@ -254,6 +263,7 @@ class ModelFlags:
         return {
             "shapes": options.shapes(self.shape or ()),
             "values": options.values(self.value or ()),
+            "state": options.states(self.state or ()),
             "samples": None if self.samples is None else arrays.read(self.samples),
             "out": options.artifact_folder(self.out or Path(f"{model.stem}.sd"), "--out"),
             "native": self.native,

@@ -276,6 +276,24 @@ def values(words: Sequence[str]) -> dict[str, Any]:
     return by_input
 
 
+def states(words: Sequence[str]) -> dict[str, str]:
+    """`["present.*=past.*"]` as inputs by their outputs.
+
+    Raises:
+        InputError: A word has another form.
+    """
+    by_output: dict[str, str] = {}
+    for word in words:
+        output, _, into = word.partition("=")
+        if not output or not into or output in by_output:
+            raise InputError(
+                f"--state {word}: write an output and the input of the next step that it is, once for each output, for "
+                "example present.*=past_key_values.*"
+            )
+        by_output[output] = into
+    return by_output
+
+
 def _json(text: str) -> Any:
     """The value of a JSON text; None if it is none."""
     try:

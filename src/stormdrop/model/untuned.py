@@ -33,6 +33,7 @@ from .open_sizes.open_graph import import_for_sizes
 from .passes.attention import with_attention
 from .precision.choice import in_precision
 from .precision.decoded_weights import with_decoded_weights
+from .states.declared import Declared, with_states
 from .tuning.result import CompileResult
 from .tuning.scheduler import recorded_tasks
 from .tuning.sized_result import size_results
@@ -50,6 +51,7 @@ def compile_model(
     fresh: bool = False,
     shapes: GivenShapes | None = None,
     values: Values | None = None,
+    state: Declared | None = None,
     samples: Data | None = None,
     out: str | Path | None = None,
     native: bool = False,
@@ -75,6 +77,7 @@ def compile_model(
         shapes: The sizes of inputs that the model leaves open, by the input's name. In the place of a size there may be
             several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
         values: As in `tune_model`: the values of inputs that are fixed, which the model no longer takes.
+        state: As in `tune_model`: which outputs of a decoder are inputs of its next step.
         samples: As in `tune_model`: inputs that have a meaning for the model, on which it is verified.
         out: The folder to save the model to.
         native: Save machine code in place of LLVM bitcode; see `CompiledModel.save`.
@@ -106,6 +109,7 @@ def compile_model(
         store=store,
         shapes=shapes,
         values=values,
+        state=state,
         samples=samples,
         out=out,
         native=native,
@@ -121,6 +125,7 @@ def compile_model_with(
     store: Store | None = None,
     shapes: GivenShapes | None = None,
     values: Values | None = None,
+    state: Declared | None = None,
     samples: Data | None = None,
     out: str | Path | None = None,
     native: bool = False,
@@ -144,7 +149,7 @@ def compile_model_with(
     with run.phase("import"):
         run.say("importing", checking=True)
         source = source_of(model)
-        graph = import_for_sizes(model, shapes, example_inputs, values)
+        graph = with_states(import_for_sizes(model, shapes, example_inputs, values), state)
         graph = with_decoded_weights(graph, machine, options)
         graph = with_attention(graph, machine, options, alike=has_range(shapes))
     with run.phase("verify"):
@@ -162,7 +167,7 @@ def compile_model_with(
     with run.phase("compile"):
         run.say(f"compiling {len(graph.tasks)} kernels")
         provenance = {
-            **provenance_of(source, shapes, options, tuned, values),
+            **provenance_of(source, shapes, options, tuned, values, state),
             **chosen_precision.provenance,
             "search": None,
         }

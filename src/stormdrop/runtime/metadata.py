@@ -48,6 +48,7 @@ class Metadata:
         keep_denormals: Whether its kernels compute with denormals.
         device: What executes the kernels if the CPU does not: "cuda" or "opencl".
         device_name: The name of an OpenCL device, or of the target of a GPU.
+        declares_states: Whether the user declared which outputs are inputs of the next step.
         stormdrop: The version of stormdrop that made it.
         checksums: The SHA-256 of each other file, by file name.
         digest: The digest of all files of the model.
@@ -64,6 +65,7 @@ class Metadata:
     keep_denormals: bool
     device: str
     device_name: str
+    declares_states: bool
     stormdrop: str
     checksums: dict[str, str]
     digest: str
@@ -93,7 +95,7 @@ def read_metadata(data: bytes) -> Metadata:
         raise ValueError("its digest differs")
     first = _size(document, "the model")
     sizes = _list(document.get("sizes", []), "sizes", _size) or (first,)
-    target = document.get("target")
+    target, provenance = document.get("target"), document.get("provenance")
     metadata = Metadata(
         name=_text(document.get("name"), "name"),
         inputs=first.inputs,
@@ -106,6 +108,7 @@ def read_metadata(data: bytes) -> Metadata:
         keep_denormals=isinstance(target, dict) and bool(target.get("keep_denormals", False)),
         device=_text(document.get("device", ""), "device"),
         device_name=_device_name(target),
+        declares_states=isinstance(provenance, dict) and bool(provenance.get("state")),
         stormdrop=_text(document.get("stormdrop"), "stormdrop"),
         checksums=_checksums(document.get("checksums")),
         digest=digest,

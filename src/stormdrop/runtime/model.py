@@ -151,8 +151,8 @@ def load(folder: str | Path, digest: str | None = None, threads: int | None = No
 
 
 def _states(files: OpenFolder) -> tuple[State, ...]:
-    """The states that a native model writes in place. Its program is read only if it has some by their names."""
-    if not states_by_name(files.metadata.sizes):
+    """The states that a native model writes in place. Its program is read only if it may have some."""
+    if not (files.metadata.declares_states or states_by_name(files.metadata.sizes)):
         return ()
     try:
         program = program_of(json.loads(files.read(PROGRAM)))

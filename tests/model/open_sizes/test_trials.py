@@ -19,7 +19,7 @@ def double(step: int, offset: int, dtype: str = "float32") -> Any:
     """y[i] = 2 x[i] for 64 of them, or what a schedule that is wrong makes of it."""
 
     @T.prim_func(private=True, s_tir=True)
-    def function(x: T.Buffer((64,), dtype), y: T.Buffer((64,), dtype)) -> None:
+    def function(x: T.Buffer((64,), dtype), y: T.Buffer((64,), dtype)) -> None:  # type: ignore[valid-type]
         for i in range(64 // step):
             with T.sblock("y"):
                 v = T.axis.spatial(64 // step, i)
@@ -32,7 +32,7 @@ def beside() -> Any:
     """It writes one element more than there are."""
 
     @T.prim_func(private=True, s_tir=True)
-    def function(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")) -> None:
+    def function(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")) -> None:  # type: ignore[valid-type]
         for i in range(65):
             with T.sblock("y"):
                 v = T.axis.spatial(65, i)

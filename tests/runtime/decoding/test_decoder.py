@@ -138,7 +138,8 @@ def test_states_of_other_names(tmp_path: Path, native: bool) -> None:
     model = compiled(other, (8,), (1, 4), "cache_in/{}", out=path, native=native)
     with pytest.raises(InputError, match=r"no output is the next step's input by its name.*declare the states"):
         Decoder(model)
-    decoder = Decoder(path, state={"cache_out/*": "cache_in/*"})
+    declared = {"cache_out/*": "cache_in/*"}
+    decoder = Decoder(path, state=declared)
     assert not decoder.in_place  # it was compiled without knowing its states
     assert decoder.generate(PROMPT[:5], 4) == greedy(other, PROMPT[:5], 4)
     with pytest.raises(InputError, match=r"no output is called 'out/\*'; its outputs are logits, cache_out/0.key"):
@@ -153,6 +154,21 @@ def test_states_of_other_names(tmp_path: Path, native: bool) -> None:
         Decoder(model, state={"cache_out/0.key": "cache_in/0.key", "cache_out/0.value": "cache_in/0.key"})
     with pytest.raises(InputError, match=r"logits float32\[.*cannot become .*: they have different"):
         Decoder(model, state={"logits": "cache_in/0.key"})
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_states_that_the_model_was_compiled_with(tmp_path: Path, native: bool) -> None:
+    other = tiny_decoder(past="cache_in/{}", present="cache_out/{}", layers=1)
+    declared = {"cache_out/*": "cache_in/*"}
+    compiled(other, (8,), (1, 4), "cache_in/{}", state=declared, out=tmp_path / "other.sd", native=native)
+    decoders: list[runtime.Decoder] = [Decoder(tmp_path / "other.sd"), Decoder(tmp_path / "other.sd", state=declared)]
+    if native:
+        decoders.append(runtime.Decoder(runtime.load(tmp_path / "other.sd")))
+    for decoder in decoders:
+        assert decoder.in_place
+        assert decoder.generate(PROMPT[:5], 4) == greedy(other, PROMPT[:5], 4)
+    with pytest.raises(InputError, match=r"no output is called 'present\.\*'"):
+        compiled(other, (8,), (1,), "cache_in/{}", state={"present.*": "past.*"})
 
 
 def test_a_model_without_places_finds_them_by_its_mask() -> None:

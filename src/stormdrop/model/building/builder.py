@@ -330,6 +330,7 @@ def provenance_of(
     options: TuneOptions,
     tuned: TunedTasks,
     values: Values | None = None,
+    state: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Where a model comes from: its file, as `source_of` found it before the import, and how it was tuned."""
     provenance: dict[str, Any] = {
@@ -345,4 +346,6 @@ def provenance_of(
         }
     if values:
         provenance["values"] = {name: np.asarray(value).tolist() for name, value in values.items()}
+    if state:
+        provenance["state"] = dict(state)
     return {**provenance, **source}

@@ -22,7 +22,7 @@ from ...machine.cpu import Cpu
 from ...machine.gpu import Gpu
 from ...machine.tiles import permit
 from ...runtime.device.code import DeviceCode
-from ...runtime.program import main_name
+from ...runtime.program import State, main_name
 from ...runtime.sizes import Size, TensorInfo
 from ...sketches.contract import Variant
 from ..artifact.artifact import CompiledModel
@@ -119,7 +119,7 @@ def build(
     try:
         infos = [(each.inputs, each.outputs) for each in graph.sizes]
         functions = {symbol: graph.tasks[index].function for symbol, index in symbols.items()}
-        program, calls = _linked(mods, infos, marks, library, target, functions)
+        program, calls = _linked(mods, infos, marks, library, target, functions, graph.states)
     except ModelError as error:
         raise ModelError(f"{graph.name}: {error}") from error
     except Exception as error:
@@ -249,6 +249,7 @@ def _linked(
     library: KernelLibrary,
     target: Machine,
     functions: Mapping[str, tirx.PrimFunc],
+    states: Sequence[State],
 ) -> tuple[CompiledProgram, tuple[tuple[KernelCall, ...], ...]]:
     """The program of the modules of all sizes, with the kernels of the library, and the calls of an execution of each.
 
@@ -259,6 +260,7 @@ def _linked(
         library: Has the kernels.
         target: The machine.
         functions: What the kernels of tasks compute, by their symbols.
+        states: The states of a decoder.
     """
     mod = mods[0]
     if len(mods) > 1:
@@ -270,7 +272,8 @@ def _linked(
         program, constants = derive_program(mod, [Main(main_name(at), *each) for at, each in enumerate(infos)])
     kernels = {symbol: mod[symbol] for symbol in program.kernels}
     if not isinstance(target, Gpu):
-        program = with_states_in_place(program, functions, partial(_added, library, plain_schedules(target)))
+        add = partial(_added, library, plain_schedules(target))
+        program = with_states_in_place(program, states, functions, add)
         kernels |= {symbol: library.function(symbol) for symbol in program.kernels if symbol not in kernels}
         return CompiledProgram(program, library.modules(kernels), constants), calls
     added = kernels.keys() - scheduled  # by the pass; for a CPU they need no schedule

@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
+from ...runtime.program import State
 from ...runtime.sizes import TensorInfo
 from ..artifact.onnxruntime_parts import OnnxruntimeParts
 from .layers import Layers
@@ -39,6 +40,7 @@ class Graph:
         others: The graphs of the other sizes, if this is the one of the main size.
         layers: The computing nodes of the model, and which of them each call of `main` computes.
         between: The graphs of sizes that are not compiled, at which ranges are checked.
+        states: The outputs that are inputs of the next step of a decoder.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Graph:
     others: tuple[Graph, ...] = ()
     layers: Layers = field(default_factory=Layers)
     between: tuple[Graph, ...] = ()
+    states: tuple[State, ...] = ()
 
     @property
     def sizes(self) -> tuple[Graph, ...]:

@@ -21,28 +21,28 @@ from typing import NamedTuple
 
 from tvm.tirx import PrimFunc
 
-from ...runtime.decoding.states import states_by_name
 from ...runtime.program import InPlace, Program, SizeProgram, State, Step
-from ...runtime.sizes import Size
 from .written_rows import WrittenRows, written_rows
 
 AddKernel = Callable[[PrimFunc, str], str]
 """Schedules a function and compiles it with the others. It returns the symbol of the kernel for a name."""
 
 
-def with_states_in_place(program: Program, functions: Mapping[str, PrimFunc], add: AddKernel) -> Program:
-    """The program with what writes its states in place, if it has states by their names.
+def with_states_in_place(
+    program: Program, states: Sequence[State], functions: Mapping[str, PrimFunc], add: AddKernel
+) -> Program:
+    """The program with what writes its states in place.
 
     Args:
         program: The program.
+        states: The states.
         functions: What kernels compute, by their symbols.
         add: Adds a kernel.
 
     Returns:
-        The program; as it is if a tensor of another name is a state, or if a state is not one concatenation at every
-        size whose input nothing else reads. A decoder then copies its cache in each step.
+        The program; as it is if there are no states, or if one is not a concatenation at every size, whose input
+        nothing else reads. A decoder then copies its cache in each step.
     """
-    states = states_by_name([Size(size.inputs, size.outputs) for size in program.sizes])
     if not states:
         return program
     rows = _Rows(functions, add)

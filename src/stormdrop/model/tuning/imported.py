@@ -27,6 +27,7 @@ from ..open_sizes.open_graph import import_for_sizes
 from ..passes.attention import with_attention
 from ..precision.choice import PrecisionChoice, in_precision
 from ..precision.decoded_weights import with_decoded_weights
+from ..states.declared import Declared, with_states
 from ..verification.references import with_references
 from ..verification.verify import Reference
 from .latency import choose_parts
@@ -72,6 +73,7 @@ def imported(
     example_inputs: Any = None,
     shapes: GivenShapes | None = None,
     values: Values | None = None,
+    state: Declared | None = None,
     samples: Data | None = None,
 ) -> Imported:
     """Imports a model, and verifies that.
@@ -84,16 +86,17 @@ def imported(
         example_inputs: As in `tune_model`.
         shapes: As in `tune_model`.
         values: As in `tune_model`.
+        state: As in `tune_model`.
         samples: As in `tune_model`.
 
     Raises:
         ModelError: It cannot be imported or verified, or not for this machine.
-        InputError: The samples are none of its inputs.
+        InputError: The samples are none of its inputs, or what is declared is no state.
     """
     with run.phase("import"):
         run.say(f"importing {_title(model)}", checking=True)
         source = source_of(model)
-        graph = import_for_sizes(model, shapes, example_inputs, values)
+        graph = with_states(import_for_sizes(model, shapes, example_inputs, values), state)
         _check_runs(graph, machine)
         graph = with_decoded_weights(graph, machine, options)
         graph = with_attention(graph, machine, options, alike=has_range(shapes))

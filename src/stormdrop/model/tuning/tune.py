@@ -47,6 +47,7 @@ from ..inputs.inputs import Values
 from ..inputs.open_range import check_range, has_range
 from ..precision.choice import PrecisionReport
 from ..profile import PartTime, Profile
+from ..states.declared import Declared
 from .baseline import Baseline, measure_baseline
 from .budget import Budget
 from .choice import Chosen, choose
@@ -81,6 +82,7 @@ def tune_model(
     features: str = "knobs",
     shapes: GivenShapes | None = None,
     values: Values | None = None,
+    state: Declared | None = None,
     samples: Data | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
@@ -123,6 +125,8 @@ def tune_model(
             several, as in `{"x": ((1, 4, 8), 3, 224, 224)}` or with `range(32, 385, 32)`: the model then runs at each.
         values: The values of inputs that are fixed, by the input's name, as in `{"axes": [1]}`: the compiled model no
             longer takes these inputs. An input of an ONNX model whose value decides a shape has to be fixed.
+        state: Which outputs of a decoder are inputs of its next step, as in `{"present.*": "past_key_values.*"}`; by
+            default their names say it. Such a cache is written in place; see `Decoder`.
         samples: Inputs that have a meaning for the model, by name, several of one input one after the other on its
             first axis. The model is verified and timed on them; all inputs that are not given are drawn.
         on_progress: Is called with a `Progress` of the whole model.
@@ -182,6 +186,7 @@ def tune_model(
             store=store,
             shapes=shapes,
             values=values,
+            state=state,
             samples=samples,
             on_progress=on_progress,
             out=out,
@@ -199,6 +204,7 @@ def tune_model_with(
     store: Store | None = None,
     shapes: GivenShapes | None = None,
     values: Values | None = None,
+    state: Declared | None = None,
     samples: Data | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     out: str | Path | None = None,
@@ -224,9 +230,10 @@ def tune_model_with(
         example_inputs=example_inputs,
         shapes=shapes,
         values=values,
+        state=state,
         samples=samples,
     )
-    job = _Job(given, machine, options, run, shapes, values, out, native)
+    job = _Job(given, machine, options, run, shapes, values, state, out, native)
     _measure(machine, run)
     tasks = _tasks(job)
     baseline = _baseline(job, tasks)
@@ -253,6 +260,7 @@ class _Job:
         run: Its clock.
         shapes: The sizes that were given for inputs that the model leaves open.
         values: The values that were given for inputs that are fixed.
+        state: The states that were declared.
         out: The folder to save it to; None if it is not to be saved.
         native: Whether machine code is saved.
     """
@@ -263,6 +271,7 @@ class _Job:
     run: TuningRun
     shapes: GivenShapes | None
     values: Values | None
+    state: Declared | None
     out: str | Path | None
     native: bool
 
@@ -424,7 +433,7 @@ def _final(job: _Job, tuned: TunedTasks, budget: Budget, baseline: Baseline) -> 
     run, options, precision = job.run, job.options, job.imported.precision
     with Board(job.machine.runner) if job.machine.runner else nullcontext() as board:
         with run.phase("compile"):
-            provenance = provenance_of(job.imported.source, job.shapes, options, tuned, job.values)
+            provenance = provenance_of(job.imported.source, job.shapes, options, tuned, job.values, job.state)
             provenance |= precision.provenance
             ranges = job.shapes if has_range(job.shapes) else None
             builder = ModelBuilder(

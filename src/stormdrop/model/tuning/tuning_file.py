@@ -45,6 +45,7 @@ from ..building.tuned_task import Choice, TunedTask
 from ..inputs.combinations import GivenShapes, is_list
 from ..inputs.inputs import Values
 from ..profile import Profile
+from ..states.declared import Declared
 from .result import ModelResult
 
 _COUNTED = 100_000  # points without constraints that are counted: a test of those of GPUs takes some 10 us
@@ -74,12 +75,13 @@ def tuning_document(
         The document, whose numbers are finite.
     """
     limits, document = known_peak(result.target), result.to_json()
-    source = result.model.metadata.provenance.get("source")
+    provenance = result.model.metadata.provenance
+    source, state = provenance.get("source"), provenance.get("state", {})
     del document["digest"]  # it is not known before the document is written
     whole = {
         "format": FORMAT,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": None if source is None else _command(source, options, shapes, result.target, values or {}),
+        "command": None if source is None else _command(source, options, shapes, result.target, values or {}, state),
         **document,
         "machine": asdict(result.target),  # type: ignore[call-overload]
         "limits": None if limits is None else asdict(limits),
@@ -177,7 +179,9 @@ def _profile(profile: Profile, model: CompiledModel) -> dict[str, Any]:
     return document
 
 
-def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, target: Machine, values: Values) -> str:
+def _command(
+    source: str, options: TuneOptions, shapes: GivenShapes | None, target: Machine, values: Values, state: Declared
+) -> str:
     """The command line of a tuning."""
     words = ["stormdrop", "tune", source, "--search", options.search, "--seed", str(options.seed)]
     if options.trials is not None:
@@ -195,6 +199,8 @@ def _command(source: str, options: TuneOptions, shapes: GivenShapes | None, targ
         words += ["--shape", f"{name}={'x'.join(sizes)}"]
     for name, value in values.items():
         words += ["--value", f"{name}={json.dumps(np.asarray(value).tolist(), separators=(',', ':'))}"]
+    for output, into in state.items():
+        words += ["--state", f"{output}={into}"]
     if target.runner or target.device != CPU:
         words += ["--target", target.target_name]
     if target.runner:

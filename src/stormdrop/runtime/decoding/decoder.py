@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,7 +61,8 @@ class Decoder:
 
     def __init__(self, model: CallableModel, state: Mapping[str, str] | None = None) -> None:
         self.model = model
-        self._form: Form = form_of(model.metadata.name, model.sizes, model.metadata.ignored, state)
+        states = tuple(replace(each, order=()) for each in model._calls.states)
+        self._form: Form = form_of(model.metadata.name, model.sizes, model.metadata.ignored, states, state)
         self._steps = Steps(self._form, model.sizes, model._calls)
         self._next: int | None = None
         if self._form.positions is None:

@@ -7,7 +7,7 @@ by the mask.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import InputError, shown
 from ..program import State
@@ -80,7 +80,11 @@ class Form:
 
 
 def form_of(
-    model: str, sizes: Sequence[Size], ignored: Sequence[str], declared: Mapping[str, str] | None = None
+    model: str,
+    sizes: Sequence[Size],
+    ignored: Sequence[str],
+    known: tuple[State, ...] = (),
+    declared: Mapping[str, str] | None = None,
 ) -> Form:
     """What the inputs and outputs of a decoder are.
 
@@ -88,13 +92,14 @@ def form_of(
         model: Its name, for messages.
         sizes: Its sizes.
         ignored: The inputs that it has and does not use.
-        declared: See `find_states`.
+        known: The states that the model writes in place, if it does so: it was compiled with them.
+        declared: What the caller says; see `find_states`. Otherwise they are what is known, or what names say.
 
     Raises:
         InputError: It is no decoder with a cache.
     """
     first = sizes[0]
-    states = find_states(model, sizes, declared)
+    states = find_states(model, sizes, declared) if declared or not known else known
     if not states:
         raise InputError(
             f"{model}: no output is the next step's input by its name, as present.0.key is past_key_values.0.key; "
@@ -117,16 +122,16 @@ def form_of(
     logits = results.get(LOGITS)
     if logits is None or len(first.outputs[logits].shape) != 3:
         raise InputError(f"{model}: has no output {LOGITS} of three axes; its outputs are {described(first.outputs)}")
-    known = Form(model, others[TOKENS], others[MASK], others.get(POSITIONS), logits, states, ())
-    steps = [step for index, size in enumerate(sizes) if (step := _step_of(known, index, size)) is not None]
+    form = Form(model, others[TOKENS], others[MASK], others.get(POSITIONS), logits, states, ())
+    steps = [step for index, size in enumerate(sizes) if (step := _step_of(form, index, size)) is not None]
     if not steps:
-        batches = sorted({size.inputs[known.tokens].shape[0] for size in sizes})
+        batches = sorted({size.inputs[form.tokens].shape[0] for size in sizes})
         raise InputError(
             f"{model}: decodes one sequence at a time, and none of its sizes has the batch 1 and fits together; "
             f"its batches are {', '.join(map(str, batches))}; its sizes are {'; '.join(sizes_in_words(sizes))}"
         )
     steps.sort(key=lambda step: (step.capacity, step.chunk))
-    return Form(model, known.tokens, known.mask, known.positions, logits, states, tuple(steps))
+    return replace(form, steps=tuple(steps))
 
 
 def _step_of(form: Form, index: int, size: Size) -> StepSize | None:
