@@ -34,6 +34,7 @@ from ..graph.origin import Origin
 from ..graph.tasks import extract_tasks, simplify_functions
 from ..inputs.inputs import Values
 from ..onnx.rewrites.code_layers import with_code_layers
+from ..onnx.rewrites.grouped_heads import with_grouped_heads
 from ..onnx.rewrites.narrow import decode_narrow
 from ..onnx.rewrites.qdq import with_byte_layers
 from ..onnx.sizes import is_too_large, too_large
@@ -177,7 +178,7 @@ def _imported(read: OnnxGraph) -> tuple[tvm.IRModule, Marks]:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         try:
-            model = decode_narrow(with_code_layers(with_byte_layers(read.cleaned)))
+            model = with_grouped_heads(decode_narrow(with_code_layers(with_byte_layers(read.cleaned))))
             mod, names = from_onnx(model)
         except Exception as error:
             node = _node_of(error)
