@@ -178,10 +178,20 @@ def test_a_model_without_places_finds_them_by_its_mask() -> None:
 
 def test_a_model_that_takes_slots_for_places_is_refused() -> None:
     by_slots = tiny_decoder("slots")
-    with pytest.raises(InputError, match="takes no position_ids, and places tokens by the slots of the cache"):
+    with pytest.raises(InputError, match=r"differ by .* or it counts slots as places: export it with position_ids"):
         Decoder(compiled(by_slots))
     with pytest.raises(InputError, match="takes no position_ids, and has one size"):
         Decoder(compiled(by_slots, (8,), (1,)))
+
+
+def test_a_model_whose_tokens_see_later_ones_is_refused() -> None:
+    origin = tiny_decoder()
+    (causal,) = (node for node in origin.graph.node if node.op_type == "LessOrEqual")
+    causal.input[1] = "all"  # each token sees all that are kept
+    with pytest.raises(
+        InputError, match=r"between a cache of 8 and chunks of 1, and a cache of 32 and chunks of 4: .*ones$"
+    ):
+        Decoder(compiled(origin))
 
 
 def test_what_is_no_decoder_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from weakref import WeakSet
 
 import numpy as np
 
@@ -18,10 +19,13 @@ from .steps import Steps
 Stop = Collection[int] | Callable[[list[int]], bool]
 """What ends a generation: tokens, each of which is the last one; or says of the new tokens whether they are all."""
 
-_LEVEL = 1e-2
+_LEVEL = 3e-2
 """The largest difference between logits of two sizes, relative to the largest logit, that is one of rounding."""
 
-_TRIED = (1, 2, 1)  # tokens that are tried, if the model has no input for their places
+_TRIAL = (1, 2, 1)
+"""The tokens that are tried, once for each model."""
+
+_tried: WeakSet[CallableModel] = WeakSet()
 
 
 class Decoder:
@@ -47,8 +51,8 @@ class Decoder:
         length: How many tokens the cache holds.
 
     Raises:
-        InputError: The model is no such decoder, its states do not fit together, or it places tokens by the number of
-            slots in place of the mask.
+        InputError: The model is no such decoder, its states do not fit together, or it makes other logits of the same
+            tokens in another cache. That is tried with the first decoder of a model.
 
     Example:
         ```text
@@ -65,8 +69,9 @@ class Decoder:
         self._form: Form = form_of(model.metadata.name, model.sizes, model.metadata.ignored, states, state)
         self._steps = Steps(self._form, model.sizes, model._calls)
         self._next: int | None = None
-        if self._form.positions is None:
-            self._try_positions()
+        if model not in _tried:
+            self._try()
+            _tried.add(model)
 
     @property
     def capacity(self) -> int:
@@ -206,27 +211,34 @@ class Decoder:
             )
         return room if wanted is None else wanted
 
-    def _try_positions(self) -> None:
-        """Checks that a model places tokens by the mask: the same ones are then alike in every cache.
+    def _try(self) -> None:
+        """Checks that the same tokens are alike in the smallest cache and in the largest one, whose chunk is filled up.
 
         Raises:
-            InputError: It does not, or there are no two sizes to see it by.
+            InputError: They are not, or there are no two sizes to see by that a model places tokens by the mask.
         """
         form, steps = self._form, self._steps
-        takes = f"{form.name}: takes no {POSITIONS}"
         if len(form.steps) < 2:
-            raise InputError(f"{takes}, and has one size: whether it places tokens by {MASK} cannot be seen")
-        tried = []
-        for step in (form.steps[0], form.steps[-1]):
-            while steps.cache.length < len(_TRIED):
-                logits = steps.run(_TRIED[steps.cache.length :], step)
-            tried.append(logits.astype(np.float64))
+            if form.positions is None:
+                raise InputError(
+                    f"{form.name}: takes no {POSITIONS}, and has one size: whether it places tokens by {MASK} cannot "
+                    "be seen; compile it for two"
+                )
+            return
+        logits, sizes = [], (form.steps[0], form.steps[-1])
+        tokens = _TRIAL[: min(step.capacity for step in sizes)]
+        for step in sizes:
+            while steps.cache.length < len(tokens):
+                last = steps.run(tokens[steps.cache.length :], step)
+            logits.append(last.astype(np.float64))
             steps.cache.shorten(0)
-        error = np.abs(tried[0] - tried[1]).max() / max(np.abs(tried[0]).max(), np.finfo(np.float64).tiny)
+        error = np.abs(logits[0] - logits[1]).max() / max(np.abs(logits[0]).max(), np.finfo(np.float64).tiny)
         if not error <= _LEVEL:
+            one, other = (f"a cache of {step.capacity} and chunks of {step.chunk}" for step in sizes)
+            places = "" if form.positions is not None else f", or it counts slots as places: export it with {POSITIONS}"
             raise InputError(
-                f"{takes}, and places tokens by the slots of the cache: its logits differ by {error:.1g} of the "
-                f"largest one between caches; export it with {POSITIONS}"
+                f"{form.name}: logits of the same tokens differ by {error:.1g} of the largest one between {one}, and "
+                f"{other}: {MASK} does not hide empty slots, or tokens see later ones{places}"
             )
 
 
