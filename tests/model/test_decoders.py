@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from genai_decoders import GROUPS, SIZE, WORDS, cache_names, tiny_decoder
 from numpy.typing import NDArray
-from tiny_decoders import GROUPS, SIZE, WORDS, cache_names, tiny_decoder
 
 from stormdrop.machine.cpu import Cpu
 from stormdrop.model.building.compile import build
