@@ -251,7 +251,7 @@ def test_an_array_without_memory_is_refused_in_one_line(driver: CudaDriver, kind
 def model_of(calls: ModelCalls) -> CompiledModel:
     """A model whose metadata fit the program."""
     metadata = Metadata(
-        "net", (X,), (Y,), "a100", (), (Size((X,), (Y,)),), (), (), False, False, "cuda", "", "1", {}, "0" * 64
+        "net", (X,), (Y,), "a100", (), (Size((X,), (Y,)),), (), (), False, "cuda", "", False, "1", {}, "0" * 64
     )
     return CompiledModel(calls, metadata, Path("net.sd"), 1)
 
