@@ -48,7 +48,7 @@ def interrupted_once(real: Callable[..., Any], when: int = 0) -> Callable[..., A
 def _quick(residual: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     reference = Reference.compute(residual)
     measure_with(monkeypatch, Even)
-    monkeypatch.setattr(imported, "import_model", lambda *_: residual)
+    monkeypatch.setattr(imported, "import_for_sizes", lambda *_: residual)
     monkeypatch.setattr(Reference, "compute", lambda *_: reference)
     monkeypatch.setattr(latency, "_LATENCY_SECONDS", 0.1)
 

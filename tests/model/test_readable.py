@@ -26,7 +26,7 @@ def test_a_tuned_model(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     measure_with(monkeypatch, Even)
-    monkeypatch.setattr(imported, "import_model", lambda *_: residual)
+    monkeypatch.setattr(imported, "import_for_sizes", lambda *_: residual)
     monkeypatch.setattr(latency, "_LATENCY_SECONDS", 0.1)
 
     def tuned() -> ModelResult:

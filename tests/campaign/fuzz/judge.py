@@ -69,7 +69,7 @@ def judge(case: Case) -> Judgement | None:
         return None
     try:
         # The process that imports a model is there to survive hostile files, and takes seconds to start.
-        with mock.patch("stormdrop.model.untuned.import_model", lambda model, *_, **__: load_graph(model)):
+        with mock.patch("stormdrop.model.untuned.import_for_sizes", lambda model, *_, **__: load_graph(model)):
             compiled = compile_model_with(case.model, None, TuneOptions(fresh=True)).model
         feeds = {info.name: case.feeds[info.name] for info in compiled.inputs}
         outputs = [compiled.run(feeds) for _ in range(2)]

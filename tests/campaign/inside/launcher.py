@@ -45,7 +45,7 @@ def log(event: str, **values: Any) -> None:
 
 
 INSTANTS = {
-    "stormdrop.model.tuning.imported": [("import_model", "import")],
+    "stormdrop.model.tuning.imported": [("import_for_sizes", "import")],
     "stormdrop.tuning.session": [("Session.search", "search")],
     "stormdrop.measure.local": [("LocalMeasurer.race", "race")],
     "stormdrop.model.building.builder": [("ModelBuilder.build", "compile")],

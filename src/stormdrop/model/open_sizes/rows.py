@@ -3,7 +3,7 @@
     y[b, n, j] = sum_k x[b, n, k] * w[k, j]     ->     y[r, j] = sum_k x[r, k] * w[k, j]
 
 The calls read and write the same memory in another shape. So a kernel for any number of rows has one open extent, and
-the same schedule for 8 texts of 16 words as for one of 128. A last axis stays: vectors are along it.
+the same schedule for 8 texts of 16 words as for one of 128. The last axis of an output stays: vectors are along it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _all_pairs(graph: StageGraph, pairs: _Pairs) -> _Pairs | None:
             of_stage = _pairs_of(stage, found)
             if of_stage is None or any(found.setdefault(buffer, axis) != axis for buffer, axis in of_stage.items()):
                 return None
-        if any(axis + 2 >= len(shape_of(buffer)) for buffer, axis in found.items()):
+        if any(buffer in found and found[buffer] + 2 >= len(shape_of(buffer)) for buffer in graph.outputs):
             return None  # vectors are along its last axis
         if found == pairs:
             return pairs

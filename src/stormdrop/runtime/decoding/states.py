@@ -37,7 +37,7 @@ def find_states(model: str, sizes: Sequence[Size], declared: Mapping[str, str] |
         >>> past = TensorInfo("past.k", (1, 2, 8, 4), "float32")
         >>> present = TensorInfo("present.k", (1, 2, 9, 4), "float32")
         >>> find_states("decoder", [Size((past,), (present,))])
-        (State(input=0, output=0, axis=2),)
+        (State(input=0, output=0, axis=2, order=()),)
     """
     first = sizes[0]
     inputs = {info.name: position for position, info in enumerate(first.inputs)}
