@@ -139,6 +139,18 @@ def test_indices_of_loads_are_simplified() -> None:
     assert str(simplified(X[prim.Add(I, IntImm("int32", 0)), J] * 1.5)) == "x[i, j] * T.float32(1.5)"
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_indices_of_loads_are_simplified_by_the_extents_of_variables(dtype: str) -> None:
+    """Those of a model may have 64 bits."""
+    i, j = Var("i", dtype), Var("j", dtype)
+    rest = prim.FloorMod(i, IntImm(dtype, 8))
+    load = X[prim.Select(prim.Not(prim.LT(j, i)), rest, j), rest]
+    (first, second) = simplified(load, {i: 1, j: 5}).indices
+    assert isinstance(first, IntImm) and isinstance(second, IntImm) and str(first.ty.dtype) == dtype
+    assert str(simplified(load, {i: 8, j: 5})).endswith(", i]")
+    assert "8" in str(simplified(load, {i: 9, j: 5}))
+
+
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [

@@ -202,7 +202,8 @@ def simplified(node: Expr, extents: Mapping[Any, int] | None = None) -> Expr:
     """
     analyzer = Analyzer()
     for name, extent in (extents or {}).items():
-        analyzer.bind(name, Range(0, extent))
+        dtype = str(name.ty.dtype)  # a model's indices may have 64 bits
+        analyzer.bind(name, Range(IntImm(dtype, 0), IntImm(dtype, extent)))
     return rewrite_loads(node, lambda load: load.source[tuple(analyzer.simplify(index) for index in load.indices)])
 
 
