@@ -42,7 +42,7 @@ def test_sizes_that_are_all_compiled_are_no_part() -> None:
 
 @pytest.mark.parametrize("special", [(), ((1, 2),), ((1, 2), (1, 9), (1, 30))])
 def test_parts_of_two_ranges_cover_each_size_once(special: tuple[Extents, ...]) -> None:
-    points = list(itertools.product((1, 4, 10), (2, 9, 30)))
+    points: list[Extents] = list(itertools.product((1, 4, 10), (2, 9, 30)))
     others = tuple(at for at, point in enumerate(points) if point not in special)
     alike = {point: (tuple(map(points.index, special)) if point in special else others) for point in points}
     everything = set(itertools.product(range(1, 11), range(2, 31)))
