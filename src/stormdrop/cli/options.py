@@ -105,7 +105,8 @@ ShapeOption = Annotated[
         "--shape",
         metavar="INPUT=1x3x224x224",
         help="The shape of an input that the model leaves open; repeatable, or several with commas in between. "
-        "1,4,8x3x224x224 stands for three sizes, and 1x32-384:32 for a range with a step: the model then runs at each.",
+        "1,4,8x3x224x224 stands for three sizes, 1x32-384:32 for twelve with a step, and 1:8x1:512 for all batches and "
+        "lengths: the model then runs at each.",
     ),
 ]
 

@@ -109,6 +109,14 @@ def test_it_is_right_at_each_size(source: onnx.ModelProto, folder: Path) -> None
             np.testing.assert_allclose(y, expected(source, x), rtol=1e-4, atol=1e-4)
 
 
+def test_its_inputs_at_a_size(folder: Path) -> None:
+    model = sd.load(folder)
+    for n in (4, 18, 23, LAST):
+        assert [info.shape for info in model.metadata_at({"x": (1, n, WIDTH)}).outputs] == [(1, n, WIDTH)]
+    with pytest.raises(InputError, match=f"has no size x=1x41x32; .*, and each from x=1x5x32 to x=1x{LAST}x32"):
+        model.metadata_at({"x": (1, LAST + 1, WIDTH)})
+
+
 def test_sizes_take_turns(folder: Path) -> None:
     """More of them than are kept ready, and again."""
     model = sd.load(folder)

@@ -282,5 +282,5 @@ def _feeds(
     from ...model.inputs.samples import sample_feeds
 
     if path is None:
-        return sample_feeds(model.metadata.at(size), seed)
+        return sample_feeds(model.metadata_at(size), seed)
     return arrays.read(path)

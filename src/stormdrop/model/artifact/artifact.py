@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from numpy.typing import NDArray
 
-from ...errors import ArtifactError, DeviceError, ModelError, one_line
+from ...errors import ArtifactError, DeviceError, InputError, ModelError, one_line
 from ...machine.gpu import Gpu
 from ...machine.process.forks import check_threads
 from ...machine.process.memory import return_freed_memory
@@ -236,6 +236,26 @@ class CompiledModel(CallableModel):
     def opens(self) -> tuple[OpenSize, ...]:
         """The ranges of sizes at which it runs besides its `sizes`."""
         return self._program.opens
+
+    def metadata_at(self, shapes: Mapping[str, Sequence[int]]) -> Metadata:
+        """As `Metadata.at`, also of a size of a range, for which the shapes of all inputs are to be given.
+
+        Args:
+            shapes: Shapes of inputs, by name.
+
+        Raises:
+            InputError: No size has them.
+        """
+        wanted = tuple(tuple(shapes.get(info.name, ())) for info in self.inputs)
+        if wanted not in (size.shapes for size in self.metadata.all_sizes):
+            for each in self.opens:
+                if (sizes := each.parameters(wanted)) is not None:
+                    inputs = tuple(tensor.at(sizes) for tensor in each.inputs)
+                    return replace(self.metadata, inputs=inputs, outputs=tuple(out.at(sizes) for out in each.outputs))
+        try:
+            return self.metadata.at(shapes)
+        except InputError as error:
+            raise InputError(f"{error}{self._inputs.ranges}") from error
 
     def by_ranges(self) -> CompiledModel:
         """The same model, which runs by the programs of its ranges also where it was compiled for a size."""
