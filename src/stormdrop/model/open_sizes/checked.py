@@ -7,7 +7,7 @@ is left out or misplaced shows; and, where the rounding of the function has a bo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +126,7 @@ def _random(rng: np.random.Generator, shape: Sequence[int], dtype: str, indices:
     return rng.integers(0, indices, size=shape).astype(dtype)
 
 
-def _first(lines: Any) -> str:
+def _first(lines: Iterable[str]) -> str:
     return next((line for line in lines if line), "")
 
 

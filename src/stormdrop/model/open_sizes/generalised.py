@@ -53,11 +53,6 @@ class OpenFunction:
             if not structural_equal(self.at(sizes), function):
                 raise UnsupportedFunction("it computes something else at another size")
 
-    @property
-    def open(self) -> bool:
-        """Whether it depends on a parameter."""
-        return any(self._terms)
-
     def at(self, sizes: Sizes) -> PrimFunc:
         """The function at these sizes."""
         return self._changed(lambda number, terms: IntImm(str(number.ty.dtype), terms.at(sizes)))

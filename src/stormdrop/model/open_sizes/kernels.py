@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple, Protocol
 
@@ -118,7 +118,7 @@ class Family:
         self._tries, self._finished, self._symbol = tries, finished, symbol
         self._scheduled = functools.cache(self._scheduled_at)
 
-    def cases(self, box: Box) -> Iterator[Case]:
+    def cases(self, box: Box) -> tuple[Case, ...]:
         """Its kernels for all points of a box.
 
         Args:
@@ -127,13 +127,13 @@ class Family:
         Raises:
             UnsupportedFunction: What the schedule makes changes from size to size, or is wrong.
         """
-        left = [box]
-        for _ in range(_MOST_CASES):
+        left, pieces = [box], list[_Piece]()
+        while left and len(pieces) < _MOST_CASES:
             piece = self._piece(left.pop())
-            yield Case(self._symbol(piece.kernel), piece.box.least, piece.box.most)
+            pieces.append(piece)
             left += piece.rest
-            if not left:
-                return
+        if not left:  # a kernel becomes a part of the model only if there is one for each point
+            return tuple(Case(self._symbol(each.kernel), each.box.least, each.box.most) for each in pieces)
         raise UnsupportedFunction(f"its schedule changes from size to size, as at {left[-1].least}")
 
     def _piece(self, box: Box) -> _Piece:

@@ -118,6 +118,7 @@ class _Opening:
         self._schedules, self._library, self._tries, self._kernels = schedules, library, tries, kernels
         self._first, self._last = alike.sizes(part.box.least), alike.sizes(part.box.most)
         self._known: dict[tuple[str, ...], tuple[Case, ...]] = {}  # by the kernels at all sizes
+        self._packed: dict[int, Mapping[int, PrimFunc]] = {}  # how each task has its constants
         self._program = alike.program(part.base)
 
     def size(self, steps: Mapping[str, int]) -> OpenSize:
@@ -178,7 +179,9 @@ class _Opening:
             own = self._alike.own(position)
             task = self._compiled.symbols[step.name]
             function = self._alike.function_at(position, self._part.base)
-            packed = self._schedules[0](task, function).variant.transforms
+            if task not in self._packed:
+                self._packed[task] = self._schedules[0](task, function).variant.transforms
+            packed = self._packed[task]
             views = [step.arguments[argument] for argument in packed]
             if own.function is None:
                 return OpenStep(step.kind, (Case(step.name),), step.reads, step.writes), views
@@ -203,7 +206,7 @@ class _Opening:
                 partial(self._taken, name),
             )  # fmt: skip
             try:
-                return tuple(family.cases(box))
+                return family.cases(box)
             except UnsupportedFunction as error:
                 reasons.append(str(error))
         raise UnsupportedFunction("; ".join(dict.fromkeys(reasons)))
